@@ -1,0 +1,53 @@
+"""thresher: teach a transformer encoder which tokens it can drop, then really drop them.
+
+Names load on first use, so that `import thresher` stays quick and touches neither CUDA nor Hugging Face.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from thresher.config import PruneConfig, TrainConfig
+    from thresher.errors import ThresherError
+    from thresher.evaluation.explain import explain
+    from thresher.evaluation.quality import evaluate
+    from thresher.models.attach import gates_of, prune_, unprune_
+    from thresher.models.checkpoint import load, save
+    from thresher.tasks import load_task
+    from thresher.training.trainer import Trainer
+
+__all__ = [
+    "PruneConfig",
+    "ThresherError",
+    "TrainConfig",
+    "Trainer",
+    "evaluate",
+    "explain",
+    "gates_of",
+    "load",
+    "load_task",
+    "prune_",
+    "save",
+    "unprune_",
+]
+
+_HOME = {
+    "PruneConfig": "thresher.config",
+    "TrainConfig": "thresher.config",
+    "ThresherError": "thresher.errors",
+    "Trainer": "thresher.training.trainer",
+    "evaluate": "thresher.evaluation.quality",
+    "explain": "thresher.evaluation.explain",
+    "gates_of": "thresher.models.attach",
+    "prune_": "thresher.models.attach",
+    "unprune_": "thresher.models.attach",
+    "load": "thresher.models.checkpoint",
+    "save": "thresher.models.checkpoint",
+    "load_task": "thresher.tasks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'thresher' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOME[name]), name)

@@ -1,0 +1,233 @@
+"""Settings: frozen dataclasses whose help, range and choices are written once and used by the CLI and the docs."""
+
+import dataclasses
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from thresher.errors import ConfigError
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[Any, ...] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """One field: its default, help text and rule (choices, low <= value <= high, value > above)."""
+    return field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high, "above": above})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of all configurations: validates every field against its rule when created."""
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for item in fields(self):
+            value = _as_declared(item.name, getattr(self, item.name), hints[item.name])
+            _check_rule(item.name, value, item.metadata)
+            object.__setattr__(self, item.name, value)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        known = [item.name for item in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise ConfigError(f"unknown setting '{name}' for {cls.__name__}; known settings: {', '.join(known)}")
+        return cls(**values)
+
+    @classmethod
+    def help_for(cls, name: str) -> str:
+        return next(item.metadata["help"] for item in fields(cls) if item.name == name)
+
+
+def _as_declared(name: str, value: Any, declared: Any) -> Any:
+    """Check the value's type; accept int for float and list for tuple, because JSON and TOML write them so."""
+    allowed = typing.get_args(declared) if isinstance(declared, types.UnionType) else (declared,)
+    for kind in allowed:
+        origin = typing.get_origin(kind) or kind
+        if origin is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if origin is tuple and isinstance(value, list | tuple):
+            return tuple(value)
+        if isinstance(value, origin) and not (origin is int and isinstance(value, bool)):
+            return value
+    wanted = " or ".join("nothing" if kind is types.NoneType else getattr(kind, "__name__", str(kind)) for kind in allowed)
+    raise ConfigError(f"{name} = {value!r} is of type {type(value).__name__}; it must be {wanted}")
+
+
+def _check_rule(name: str, value: Any, rule: Mapping[str, Any]) -> None:
+    for one in value if isinstance(value, tuple) else (value,):
+        if rule.get("choices") is not None and one is not None and one not in rule["choices"]:
+            raise ConfigError(f"{name} = {one!r} is not one of: {', '.join(map(str, rule['choices']))}")
+        if isinstance(one, float) and not math.isfinite(one):
+            raise ConfigError(f"{name} = {one} must be a finite number")
+        if isinstance(one, int | float):
+            if rule.get("low") is not None and one < rule["low"]:
+                raise ConfigError(f"{name} = {one} is below {rule['low']}, the smallest allowed value")
+            if rule.get("high") is not None and one > rule["high"]:
+                raise ConfigError(f"{name} = {one} is above {rule['high']}, the largest allowed value")
+            if rule.get("above") is not None and one <= rule["above"]:
+                raise ConfigError(f"{name} = {one} must be greater than {rule['above']}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneConfig(Settings):
+    """What is pruned: the score's scale, the protected tokens and the initial thresholds."""
+
+    scale: str = setting(
+        "relative",
+        "unit of scores and thresholds: 'relative' (mean score of a live token is 1, independent of length) "
+        "or 'paper' (mean 1/n)",
+        choices=("relative", "paper"),
+    )
+    protect: tuple[str, ...] = setting(
+        ("first",),
+        "tokens that are never dropped: first ([CLS]), separators, first_segment (for example a reranker's query), none",
+        choices=("first", "separators", "first_segment", "none"),
+    )
+    ramp: str = setting(
+        "late",
+        "initial thresholds: 'late' leaves the first quarter of the layers unpruned and then rises linearly, "
+        "'plain' rises linearly from the first layer (the paper's)",
+        choices=("late", "plain"),
+    )
+    final_threshold: float = setting(1.0, "initial threshold of the last layer, the ramp's one knob", low=0.0)
+    collapse_last: bool = setting(
+        True, "let the last layer keep only protected tokens; lossless for heads that read the first token"
+    )
+    separator_id: int | None = setting(
+        None, "token id of the separator; needed to protect separators or the first segment", low=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.protect:
+            raise ConfigError("protect is empty; write protect = ['none'] to protect no token")
+        if "none" in self.protect and len(self.protect) > 1:
+            raise ConfigError(f"protect = {list(self.protect)} mixes 'none' with other tokens; give one or the other")
+        if self.separator_id is None and {"separators", "first_segment"} & set(self.protect):
+            raise ConfigError(
+                f"protect = {list(self.protect)} needs separator_id; set it to tokenizer.sep_token_id"
+            )
+        if self.collapse_last and "first" not in self.protect:
+            raise ConfigError(
+                "collapse_last keeps only protected tokens, so the first token must be protected; "
+                "add 'first' to protect or set collapse_last = false"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Settings):
+    """How it is learned. `TrainConfig.recipe_named("paper")` gives the other recipe's defaults."""
+
+    recipe: str = setting("default", "which defaults to start from", choices=("default", "paper"))
+    target_flops: float | None = setting(
+        0.5, "relative FLOPs to reach (0.5 = half the cost)", above=0.0, high=1.0
+    )
+    lambda_: float | None = setting(
+        None, "the paper's way: weight of the L1 regulariser, instead of a FLOPs target", low=0.0
+    )
+    finetune_epochs: float = setting(3.0, "epochs of dense fine-tuning when the model has no head for the task", low=0.0)
+    soft_epochs: float = setting(2.0, "epochs of the soft stage, which learns thresholds and weights", low=0.0)
+    hard_epochs: float = setting(3.0, "epochs of the hard stage, which fine-tunes weights at fixed thresholds", low=0.0)
+    max_steps: int | None = setting(None, "at most this many optimizer steps in each stage", low=1)
+    batch_size: int = setting(32, "sequences per optimizer step, over all processes", low=1)
+    accumulate: int = setting(1, "split each step into this many micro-batches to save memory", low=1)
+    lr: float = setting(3e-5, "peak learning rate of the weights", above=0.0)
+    hard_lr: float | None = setting(None, "peak learning rate of the hard stage; nothing means the same as lr", above=0.0)
+    threshold_lr: float = setting(3e-3, "learning rate of the thresholds in the soft stage", above=0.0)
+    warmup: float = setting(0.06, "share of each stage's steps with rising learning rate", low=0.0, high=1.0)
+    weight_decay: float = setting(0.01, "AdamW weight decay (matrices only)", low=0.0)
+    clip: float = setting(1.0, "gradient norm limit", above=0.0)
+    soft_mask: str = setting(
+        "cumulative",
+        "soft gate: 'cumulative' fades a token's keys in all later layers, 'plain' scales the layer's output (the paper's)",
+        choices=("cumulative", "plain"),
+    )
+    temperature: float = setting(0.3, "temperature of the soft gate at the start, in the unit of the scores", above=0.0)
+    final_temperature: float = setting(0.03, "temperature of the soft gate at the end (geometric decay)", above=0.0)
+    budget_weight: float = setting(10.0, "weight of the squared distance to the FLOPs target in the soft stage", low=0.0)
+    distill: float = setting(0.5, "share of distillation from the dense teacher in the hard stage's loss", low=0.0, high=1.0)
+    distill_temperature: float = setting(2.0, "temperature of the teacher's probabilities", above=0.0)
+    distill_hidden: float = setting(0.0, "weight of matching the teacher's first-token states in the hard stage", low=0.0)
+    freeze_embeddings: bool = setting(True, "keep the word embeddings as they are")
+    max_length: int | None = setting(128, "longest sequence in tokens; longer ones are truncated and counted", low=4)
+    precision: str = setting(
+        "auto", "arithmetic of training: auto, fp32 or bf16 (scores and thresholds are always fp32)",
+        choices=("auto", "fp32", "bf16"),
+    )
+    evals_per_stage: int = setting(4, "evaluations and saved states in each stage", low=1)
+    seed: int = setting(0, "seed of data order, dropout and new weights", low=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.target_flops is None) == (self.lambda_ is None):
+            raise ConfigError(
+                f"target_flops = {self.target_flops} and lambda_ = {self.lambda_}: give exactly one of them"
+            )
+        if self.accumulate > self.batch_size:
+            raise ConfigError(f"accumulate = {self.accumulate} is larger than batch_size = {self.batch_size}")
+
+    @classmethod
+    def recipe_named(cls, name: str, **overrides: Any) -> "TrainConfig":
+        """The recipe's defaults with `overrides` on top; a lambda replaces the FLOPs target and the other way round."""
+        if name not in RECIPES:
+            raise ConfigError(f"recipe = {name!r} is not one of: {', '.join(RECIPES)}")
+        if overrides.get("lambda_") is not None:
+            overrides.setdefault("target_flops", None)
+        if overrides.get("target_flops") is not None:
+            overrides.setdefault("lambda_", None)
+        return cls.from_dict({"recipe": name, **RECIPES[name]["train"], **overrides})
+
+
+# The paper's appendix: plain ramp to 0.01 (paper scale), plain soft mask, L1 with lambda, T from {1,2,5,10,20}e-4,
+# lr 2e-5 soft and {0.5,1,2}e-5 hard, batch 64, 1-10 soft and 10 hard epochs, no distillation.
+RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "default": {"prune": {}, "train": {}},
+    "paper": {
+        "prune": {"scale": "paper", "ramp": "plain", "final_threshold": 0.01, "collapse_last": False},
+        "train": {
+            "target_flops": None,
+            "lambda_": 0.1,
+            "soft_epochs": 5.0,
+            "hard_epochs": 10.0,
+            "batch_size": 64,
+            "lr": 2e-5,
+            "hard_lr": 1e-5,
+            "threshold_lr": 2e-5,
+            "soft_mask": "plain",
+            "temperature": 1e-3,
+            "final_temperature": 1e-3,
+            "budget_weight": 0.0,
+            "distill": 0.0,
+            "freeze_embeddings": False,
+        },
+    },
+}
+
+
+def read_toml(path: Path) -> dict[str, dict[str, Any]]:
+    """Read a configuration file with the tables [prune] and [train]."""
+    if not path.is_file():
+        raise ConfigError(f"configuration file {path} does not exist")
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from error
+    for name, table in tables.items():
+        if name not in ("prune", "train") or not isinstance(table, dict):
+            raise ConfigError(f"configuration file {path} has '{name}'; only the tables [prune] and [train] are known")
+    return tables

@@ -1,0 +1,1 @@
+"""Pure tensor maths of learned token pruning; knows torch and nothing else."""

@@ -1,0 +1,68 @@
+"""The cost model: multiply-accumulates of an encoder as a function of how many tokens each layer keeps.
+
+Counts are per sequence on true lengths, never padded. Layer l sees n tokens and keeps k; the next layer sees k.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """The sizes that decide the cost."""
+
+    layers: int
+    width: int
+    ffn_width: int
+
+
+def paper_macs(shape: EncoderShape, lengths: Tensor, kept: Tensor) -> Tensor:
+    """Multiply-accumulates in the paper's accounting: attention on n tokens, FFN on the k kept ones.
+
+    lengths: (batch,) true input lengths; kept: (batch, layers) tokens kept by each layer -> (batch,).
+    Works on integers (exact) and on floats (differentiable expected lengths of the soft stage).
+    """
+    seen = tokens_seen(lengths, kept)
+    d, f = shape.width, shape.ffn_width
+    return (2 * d * seen * seen + 4 * d * d * seen + 2 * d * f * kept).sum(dim=-1)
+
+
+def dense_macs(shape: EncoderShape, lengths: Tensor) -> Tensor:
+    """The same for the unpruned encoder. lengths: (batch,) -> (batch,)."""
+    return paper_macs(shape, lengths, lengths[:, None].expand(-1, shape.layers))
+
+
+def engine_macs(shape: EncoderShape, lengths: Tensor, kept: Tensor) -> Tensor:
+    """What packed execution really computes for a first-token head.
+
+    Tokens are dropped before the output projection, and the last layer runs queries, projection and FFN for one token.
+    """
+    seen = tokens_seen(lengths, kept)
+    d, f = shape.width, shape.ffn_width
+    queries, survivors = seen.clone(), kept.clone()
+    queries[:, -1], survivors[:, -1] = 1, 1
+    projections = d * d * (2 * seen + queries + survivors)
+    return (2 * d * seen * queries + projections + 2 * d * f * survivors).sum(dim=-1)
+
+
+def tokens_seen(lengths: Tensor, kept: Tensor) -> Tensor:
+    """Tokens at the input of each layer: (batch, layers)."""
+    return torch.cat([lengths[:, None].to(kept.dtype), kept[:, :-1]], dim=1)
+
+
+def relative_flops(shape: EncoderShape, lengths: Tensor, kept: Tensor) -> Tensor:
+    """Cost of a data set over its dense cost: sum of pruned / sum of dense. Scalar in (0, 1]."""
+    pruned, dense = paper_macs(shape, lengths, kept).sum(), dense_macs(shape, lengths).sum()
+    return pruned / dense
+
+
+def flops(macs: Tensor) -> Tensor:
+    """Two operations, a multiplication and an addition, per multiply-accumulate."""
+    return 2 * macs
+
+
+def bit_operations(macs: Tensor, *, weight_bits: int, activation_bits: int) -> Tensor:
+    """BOPs = MACs x bits of the weights x bits of the activations."""
+    return macs * weight_bits * activation_bits

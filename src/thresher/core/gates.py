@@ -1,0 +1,66 @@
+"""From scores to decisions: the soft gate used to learn, the hard gate used to drop, and the thresholds' first values."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def hard_keep(scores: Tensor, threshold: Tensor | float, *, alive: Tensor, protected: Tensor) -> Tensor:
+    """Which live tokens stay: score strictly above the threshold, or protected. A sequence never becomes empty.
+
+    scores: (batch, tokens), alive and protected: boolean (batch, tokens) -> boolean (batch, tokens).
+    """
+    keep = alive & ((scores > threshold) | protected)
+    empty = ~keep.any(dim=-1, keepdim=True)
+    best = scores.masked_fill(~alive, float("-inf")).argmax(dim=-1, keepdim=True)
+    rescued = torch.zeros_like(keep).scatter(-1, best, True) & alive
+    return torch.where(empty, rescued, keep)
+
+
+def soft_gate(
+    scores: Tensor, threshold: Tensor | float, *, temperature: float, alive: Tensor, protected: Tensor
+) -> Tensor:
+    """sigmoid((score - threshold) / temperature); 1 for protected tokens and 0 for padding.
+
+    scores: (batch, tokens), alive: the tokens that are not padding -> (batch, tokens) in [0, 1].
+    """
+    gate = torch.sigmoid((scores - threshold) / temperature)
+    gate = torch.where(protected, torch.ones_like(gate), gate)
+    return torch.where(alive, gate, torch.zeros_like(gate))
+
+
+def ramp(kind: str, *, layers: int, final: float, collapse_last: bool) -> list[float]:
+    """Initial thresholds, one per layer, rising linearly to `final`.
+
+    "plain" starts at the first layer, final * l / L for l = 1..L (the paper's). "late" leaves the first quarter of the
+    layers alone: final * max(0, l - q) / (L - q), q = L // 4. `collapse_last` makes the last one infinite.
+    """
+    quiet = layers // 4 if kind == "late" else 0
+    thresholds = [final * max(0, layer - quiet) / (layers - quiet) for layer in range(1, layers + 1)]
+    if collapse_last:
+        thresholds[-1] = math.inf
+    return thresholds
+
+
+def protected_tokens(
+    names: tuple[str, ...], *, alive: Tensor, input_ids: Tensor | None, separator_id: int | None
+) -> Tensor:
+    """Boolean (batch, tokens): tokens that no threshold may drop.
+
+    names: "first", "separators", "first_segment" (all up to and including the first separator), or "none".
+    alive: (batch, tokens); input_ids: (batch, tokens), needed to find separators.
+    """
+    protected = torch.zeros_like(alive)
+    if "first" in names:
+        protected[:, 0] = True
+    if "separators" in names or "first_segment" in names:
+        if input_ids is None or separator_id is None:
+            raise ValueError("protecting separators needs input_ids and separator_id")
+        separators = input_ids == separator_id
+        if "separators" in names:
+            protected |= separators
+        if "first_segment" in names:
+            separators_before = separators.cumsum(dim=-1) - separators.long()
+            protected |= separators_before == 0
+    return protected & alive

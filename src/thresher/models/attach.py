@@ -1,0 +1,135 @@
+"""`prune_` and `unprune_`: put gates into a Hugging Face model and take them out again, in place.
+
+Every encoder layer's class is replaced by a subclass whose forward follows the gates; modules, weights and their names
+stay as they are, so the model trains, moves, copies and saves as before. In mode "off" the stock code runs.
+"""
+
+import functools
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from thresher.config import PruneConfig
+from thresher.core.cost import EncoderShape
+from thresher.core.gates import ramp
+from thresher.core.scores import at_least_float32
+from thresher.errors import ModelError
+from thresher.models.adapter import Family, LayerParts
+from thresher.models.gating import Gates
+from thresher.models.registry import family_named, family_of
+
+GATES_NAME = "thresher_gates"
+_HOOK_NAME = "_thresher_hook"
+
+
+def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
+    """Add gates with ramp thresholds to a sequence classifier, in place. The model then prunes in mode "hard"."""
+    config = config or PruneConfig()
+    family = family_of(model)
+    base = _base(model)
+    if hasattr(base, GATES_NAME):
+        raise ModelError("the model already has gates; call thresher.unprune_(model) first")
+    if getattr(model, "is_gradient_checkpointing", False):
+        raise ModelError("gradient checkpointing is not supported; call model.gradient_checkpointing_disable() first")
+    layers = family.layer_passes(base)
+    thresholds = ramp(config.ramp, layers=layers, final=config.final_threshold, collapse_last=config.collapse_last)
+    gates = Gates(config, thresholds).to(next(model.parameters()).device)
+    base.add_module(GATES_NAME, gates)
+    for layer in family.layers(base):
+        layer.__class__ = _pruned_class(type(layer))
+        layer._thresher = (family, gates)  # type: ignore[assignment]
+    setattr(base, _HOOK_NAME, base.register_forward_pre_hook(_begin_forward, with_kwargs=True))
+
+
+def unprune_(model: nn.Module) -> None:
+    """Remove the gates, in place: the stock model with its current weights."""
+    base = _base(model)
+    gates_of(model)
+    getattr(base, _HOOK_NAME).remove()
+    delattr(base, _HOOK_NAME)
+    delattr(base, GATES_NAME)
+    for layer in family_named(base.config.model_type).layers(base):  # type: ignore[union-attr, arg-type]
+        layer.__class__ = type(layer).__mro__[2]
+        del layer._thresher
+
+
+def gates_of(model: nn.Module) -> Gates:
+    """The gates of a pruned model, also through a data-parallel wrapper."""
+    gates = getattr(_base(model), GATES_NAME, None)
+    if not isinstance(gates, Gates):
+        raise ModelError("the model has no gates; call thresher.prune_(model, PruneConfig()) first")
+    return gates
+
+
+def encoder_shape(model: nn.Module) -> EncoderShape:
+    """The sizes that the cost model needs."""
+    base = _base(model)
+    return family_named(base.config.model_type).shape(base)  # type: ignore[union-attr, arg-type]
+
+
+def pruned_layer(parts: LayerParts, hidden: Tensor, *, gates: Gates, bias: Tensor | None, training: bool) -> Tensor:
+    """One post-norm encoder layer whose attention sees live tokens only. hidden: (batch, tokens, width)."""
+    batch, tokens, _ = hidden.shape
+
+    def by_head(linear: nn.Linear) -> Tensor:
+        return linear(hidden).view(batch, tokens, parts.heads, -1).transpose(1, 2)
+
+    query, key, value = by_head(parts.query), by_head(parts.key), by_head(parts.value)
+    with torch.autocast(hidden.device.type, enabled=False):
+        logits = at_least_float32(query) @ at_least_float32(key).transpose(2, 3) / math.sqrt(query.shape[-1])
+        if bias is not None:
+            logits = logits + bias
+        probabilities = gates.probabilities(logits)
+        multiplier = gates.decide(probabilities)
+    context = F.dropout(probabilities, parts.attention_dropout, training).to(value.dtype) @ value
+    context = parts.attention_output(context.transpose(1, 2).reshape(batch, tokens, -1))
+    attended = parts.attention_norm(F.dropout(context, parts.attention_output_dropout, training) + hidden)
+    inner = parts.ffn_out(parts.activation(parts.ffn_in(attended)))
+    output: Tensor = parts.output_norm(F.dropout(inner, parts.ffn_dropout, training) + attended)
+    return output if multiplier is None else output * multiplier.unsqueeze(-1).to(output.dtype)
+
+
+class PrunedLayer(nn.Module):
+    """Changes only `forward`: attention over live tokens, then the gates decide. Off means the stock forward."""
+
+    _thresher: tuple[Family, Gates]
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        family, gates = self._thresher
+        if gates.mode == "off":
+            return super().forward(hidden_states, *args, **kwargs)  # type: ignore[misc]
+        output = pruned_layer(
+            family.parts(self),
+            hidden_states,
+            gates=gates,
+            bias=family.position_bias(args[1:], kwargs),  # args[0] is the stock attention mask
+            training=self.training,
+        )
+        return family.wrap(output)
+
+
+@functools.cache
+def _pruned_class(layer_class: type[nn.Module]) -> type[nn.Module]:
+    return type(f"Pruned{layer_class.__name__}", (PrunedLayer, layer_class), {"__module__": layer_class.__module__})
+
+
+def _begin_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Tell the gates what is padding. A module-level function, so that a copied model finds its own gates."""
+    gates: Gates = getattr(base, GATES_NAME)
+    if gates.mode == "off":
+        return
+    input_ids = kwargs.get("input_ids", args[0] if args else None)
+    attention_mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+    if attention_mask is None:
+        reference = input_ids if input_ids is not None else kwargs["inputs_embeds"][..., 0]
+        attention_mask = torch.ones_like(reference, dtype=torch.long)
+    gates.begin(attention_mask, input_ids)
+
+
+def _base(model: nn.Module) -> nn.Module:
+    wrapped = getattr(model, "module", model)
+    base: nn.Module = getattr(wrapped, "base_model", wrapped)
+    return base

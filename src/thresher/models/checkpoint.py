@@ -1,0 +1,183 @@
+"""Checkpoints: an ordinary Hugging Face folder plus `thresher.json`.
+
+The folder opens with plain `from_pretrained` as a dense model. `thresher.json` holds what the gates need and where the
+numbers come from. Nothing is pickled. A folder appears whole or not at all: it is written beside and renamed.
+"""
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from thresher.config import PruneConfig
+from thresher.errors import CheckpointError, ConfigError, ModelError
+from thresher.models.attach import GATES_NAME, gates_of, prune_
+from thresher.models.registry import family_named
+from thresher.records import write_json
+
+FORMAT_VERSION = 1
+MANIFEST = "thresher.json"
+
+
+@dataclass
+class Checkpoint:
+    """A loaded run: the model with its gates in hard mode, its tokenizer, and everything else `thresher.json` says."""
+
+    model: Any
+    tokenizer: Any
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+
+def save(model: Any, tokenizer: Any, path: str | Path, *, about: dict[str, Any] | None = None) -> None:
+    """Write a pruned model as a Hugging Face folder with `thresher.json`; `about` adds recipe, quality, provenance..."""
+    gates = gates_of(model)
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "model_type": model.config.model_type,
+        "layers": len(gates.thresholds),
+        "thresholds": [_number_to_json(value) for value in gates.thresholds.tolist()],
+        "prune": gates.config.to_dict(),
+        **(about or {}),
+    }
+    weights = {name: value for name, value in model.state_dict().items() if GATES_NAME not in name}
+    with replacing_folder(Path(path)) as folder:
+        model.save_pretrained(folder, state_dict=weights)
+        tokenizer.save_pretrained(folder)
+        write_json(folder / MANIFEST, manifest)
+
+
+def load(path: str | Path) -> Checkpoint:
+    """Open a folder written by `save`, with gates attached and everything checked before weights are read."""
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    model, tokenizer = load_dense(folder)
+    if model.config.model_type != manifest["model_type"]:
+        raise CheckpointError(
+            f"{folder / MANIFEST} is for model type '{manifest['model_type']}', but the folder holds a "
+            f"'{model.config.model_type}'"
+        )
+    prune_(model, PruneConfig.from_dict(manifest["prune"]))
+    gates = gates_of(model)
+    try:
+        gates.set_thresholds([_number_from_json(value) for value in manifest["thresholds"]])
+    except ConfigError as error:
+        raise CheckpointError(f"{folder / MANIFEST}: {error}") from error
+    return Checkpoint(model=model.eval(), tokenizer=tokenizer, manifest=manifest)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read and check `thresher.json`."""
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise CheckpointError(f"{folder} is not a thresher run: it has no {MANIFEST}; make one with: thresher prune")
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file} is not valid JSON: {error}") from error
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise CheckpointError(f"{file} has no format_version; it was not written by thresher")
+    if version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{file} has format version {version}, newer than {FORMAT_VERSION}, the newest known here; upgrade thresher"
+        )
+    for name, kind in (("model_type", str), ("layers", int), ("thresholds", list), ("prune", dict)):
+        if not isinstance(manifest.get(name), kind):
+            raise CheckpointError(f"{file} has no valid '{name}'; the file is damaged")
+    thresholds = [_number_from_json(value) for value in manifest["thresholds"]]
+    if len(thresholds) != manifest["layers"]:
+        raise CheckpointError(f"{file} has {len(thresholds)} thresholds for {manifest['layers']} layers")
+    if any(math.isnan(value) for value in thresholds):
+        raise CheckpointError(f"{file} has a threshold that is not a number: {manifest['thresholds']}")
+    try:
+        PruneConfig.from_dict(manifest["prune"])
+    except ConfigError as error:
+        raise CheckpointError(f"{file}: {error}") from error
+    return manifest
+
+
+def load_dense(path: str | Path, **config_changes: Any) -> tuple[Any, Any]:
+    """Load a sequence classifier and its tokenizer from a folder or a hub name, checking the family first.
+
+    `config_changes` (num_labels, id2label...) build a new head where the folder has none that fits.
+    """
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    name = str(path)
+    if (name.startswith((".", "/", "~")) or os.sep in name) and not Path(name).expanduser().exists():
+        looks_like_hub = name.count("/") == 1 and not name.startswith((".", "/", "~"))
+        if not looks_like_hub:
+            raise ModelError(f"model folder {name} does not exist")
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise ModelError(f"{name} is not a Hugging Face model folder: it has no config.json")
+    try:
+        config = AutoConfig.from_pretrained(name, **config_changes)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"cannot read a model configuration from '{name}': {_first_line(error)}") from error
+    family_named(config.model_type)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        model = AutoModelForSequenceClassification.from_pretrained(name, config=config, ignore_mismatched_sizes=True)
+    except Exception as error:  # the loaders raise many kinds, from safetensors' to bare Exception
+        raise ModelError(f"cannot load model and tokenizer from '{name}': {_first_line(error)}") from error
+    _check_weights(model, name)
+    return model, tokenizer
+
+
+def has_head(path: str | Path, num_labels: int) -> bool:
+    """Whether the folder holds a sequence classifier with this many outputs."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(str(path))
+    classifier = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
+    return classifier and config.num_labels == num_labels
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Write into a temporary folder beside `path`, then put it in its place in one rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        os.chmod(temporary, 0o755)
+        yield temporary
+        if path.exists():
+            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+            os.replace(path, old)
+            os.replace(temporary, path)
+            shutil.rmtree(old)
+        else:
+            os.replace(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _check_weights(model: nn.Module, name: str) -> None:
+    for parameter_name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise ModelError(f"weight '{parameter_name}' of '{name}' contains NaN or infinity; the file is damaged")
+
+
+def _number_to_json(value: float) -> float | str:
+    """JSON has no infinity; the word is readable and unambiguous."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _number_from_json(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

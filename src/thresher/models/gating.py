@@ -1,0 +1,139 @@
+"""The gates of one model: thresholds, mode, and what happened in the latest forward pass."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from thresher.config import PruneConfig
+from thresher.core.gates import hard_keep, protected_tokens, soft_gate
+from thresher.core.scores import attention_probabilities, relative_scores, scores_in
+from thresher.errors import ConfigError, ModelError
+
+MODES = ("off", "soft", "hard")
+SOFT_MASKS = ("cumulative", "plain")
+
+
+@dataclass
+class Trace:
+    """One forward pass, layer by layer. All tensors are (batch, tokens).
+
+    `gates` holds soft gates in soft mode and keep decisions (boolean, cumulative) in hard mode; `alive` has one more
+    entry than there are layers: what each layer saw, and what the last one left.
+    """
+
+    protected: Tensor
+    alive: list[Tensor]
+    scores: list[Tensor] = field(default_factory=list)
+    gates: list[Tensor] = field(default_factory=list)
+
+    def lengths(self) -> Tensor:
+        """(batch,) tokens at the input."""
+        return self.alive[0].sum(dim=-1)
+
+    def kept(self) -> Tensor:
+        """(batch, layers) tokens left by each layer: whole numbers in hard mode, expected ones in soft mode."""
+        return torch.stack([alive.sum(dim=-1) for alive in self.alive[1:]], dim=-1)
+
+
+class Gates(nn.Module):
+    """Thresholds and the pruning state that the layers of one model share.
+
+    A forward pass calls `begin` once, then `probabilities` and `decide` once per layer pass, in order.
+    """
+
+    thresholds: nn.Parameter  # (layers,)
+
+    def __init__(self, config: PruneConfig, thresholds: Sequence[float]) -> None:
+        super().__init__()
+        self.config = config
+        self.thresholds = nn.Parameter(torch.tensor(list(thresholds), dtype=torch.float32), requires_grad=False)
+        self.mode = "hard"
+        self.soft_mask = "cumulative"
+        self.temperature = 0.1
+        self.trace: Trace | None = None
+
+    def set_mode(self, mode: str, *, soft_mask: str | None = None) -> None:
+        if mode not in MODES:
+            raise ConfigError(f"mode = {mode!r} is not one of: {', '.join(MODES)}")
+        if soft_mask is not None and soft_mask not in SOFT_MASKS:
+            raise ConfigError(f"soft_mask = {soft_mask!r} is not one of: {', '.join(SOFT_MASKS)}")
+        self.mode = mode
+        self.soft_mask = soft_mask or self.soft_mask
+        self.thresholds.requires_grad_(mode == "soft")
+        self.trace = None
+
+    def set_thresholds(self, values: Sequence[float] | Tensor) -> None:
+        """Replace all thresholds; NaN or a wrong number of them is an error."""
+        given = [float(value) for value in values]
+        if len(given) != len(self.thresholds):
+            raise ConfigError(f"{len(given)} thresholds given for a model with {len(self.thresholds)} layers")
+        if any(math.isnan(value) for value in given):
+            raise ConfigError(f"thresholds {given} contain NaN; every threshold must be a number or infinity")
+        with torch.no_grad():
+            self.thresholds.copy_(torch.tensor(given, dtype=self.thresholds.dtype))
+
+    def begin(self, attention_mask: Tensor, input_ids: Tensor | None) -> None:
+        """Start a forward pass. attention_mask, input_ids: (batch, tokens)."""
+        alive = attention_mask.bool()
+        if not bool(alive[:, 0].all()):
+            raise ModelError(
+                "a sequence starts with padding or is empty; pad on the right and give every sequence a first token"
+            )
+        protected = protected_tokens(
+            self.config.protect, alive=alive, input_ids=input_ids, separator_id=self.config.separator_id
+        )
+        self.trace = Trace(protected=protected, alive=[alive])
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Attention over what is still alive. logits: (batch, heads, queries, keys)."""
+        return attention_probabilities(logits, self._running().alive[-1])
+
+    def decide(self, probabilities: Tensor) -> Tensor | None:
+        """Score the tokens, let some of them go, and return what the layer's output is multiplied by, if anything."""
+        trace = self._running()
+        layer, alive = len(trace.scores), trace.alive[-1]
+        if layer >= len(self.thresholds):
+            raise ModelError(
+                f"more than {len(self.thresholds)} layer passes in one forward; gradient checkpointing is not supported"
+            )
+        relative = relative_scores(probabilities, alive)
+        if alive.is_floating_point():
+            # A fading key gets less attention because it fades; judge it by what it would get in full.
+            relative = relative / alive.clamp(min=1e-6)
+        scores, threshold = scores_in(self.config.scale, relative, alive), self.thresholds[layer]
+        trace.scores.append(scores)
+        if self.mode == "hard":
+            keep = hard_keep(scores.detach(), threshold.detach(), alive=alive, protected=trace.protected)
+            trace.gates.append(keep)
+            trace.alive.append(keep)
+            return None
+        gate = soft_gate(
+            scores, threshold, temperature=self.temperature, alive=trace.alive[0], protected=trace.protected
+        )
+        trace.gates.append(gate)
+        if self.soft_mask == "plain":
+            trace.alive.append(alive)
+            return gate
+        trace.alive.append(alive * gate)
+        return None
+
+    def _running(self) -> Trace:
+        if self.trace is None:
+            raise ModelError("the encoder was called by itself; call the whole model, which tells the gates what is padding")
+        return self.trace
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copied model starts without a trace: traces hold graph tensors, which cannot be copied."""
+        return {**self.__dict__, "trace": None}
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Follow the model to another device, but never below float32 (model.half() must not round thresholds)."""
+        exact = self.thresholds.detach().clone()
+        super()._apply(fn, recurse)
+        dtype = torch.promote_types(self.thresholds.dtype, torch.float32)
+        self.thresholds.data = exact.to(device=self.thresholds.device, dtype=dtype)
+        return self

@@ -1,0 +1,50 @@
+"""MPNet: a relative position bias, made once by the stock encoder from original positions and given to every layer.
+
+Masked tokens keep their place in that bias, so it follows the original positions by itself.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from thresher.models.adapter import Family, LayerParts
+
+
+def _layers(base: Any) -> list[nn.Module]:
+    return list(base.encoder.layer)
+
+
+def _parts(layer: Any) -> LayerParts:
+    attention = layer.attention
+    return LayerParts(
+        heads=attention.attn.num_attention_heads,
+        query=attention.attn.q,
+        key=attention.attn.k,
+        value=attention.attn.v,
+        attention_output=attention.attn.o,
+        attention_norm=attention.LayerNorm,
+        ffn_in=layer.intermediate.dense,
+        activation=layer.intermediate.intermediate_act_fn,
+        ffn_out=layer.output.dense,
+        output_norm=layer.output.LayerNorm,
+        attention_dropout=attention.attn.dropout.p,
+        attention_output_dropout=attention.dropout.p,
+        ffn_dropout=layer.output.dropout.p,
+    )
+
+
+def _position_bias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The stock encoder passes it right after the attention mask, or by name."""
+    bias = args[0] if args else kwargs.get("position_bias")
+    if not isinstance(bias, Tensor):
+        raise RuntimeError("this version of transformers gives MPNet layers no position bias; thresher needs it")
+    return bias
+
+
+def _wrap(output: Tensor) -> tuple[Tensor]:
+    return (output,)
+
+
+FAMILY = Family(
+    model_types=("mpnet",), layers=_layers, parts=_parts, position_bias=_position_bias, wrap=_wrap
+)

@@ -1,0 +1,40 @@
+"""The supported families, and the checks that a model belongs to one."""
+
+from typing import Any
+
+from thresher.errors import ModelError
+from thresher.models import albert, bert, distilbert, mpnet
+from thresher.models.adapter import Family
+
+FAMILIES: tuple[Family, ...] = (bert.FAMILY, distilbert.FAMILY, albert.FAMILY, mpnet.FAMILY)
+
+
+def supported_types() -> list[str]:
+    return [name for family in FAMILIES for name in family.model_types]
+
+
+def family_named(model_type: str) -> Family:
+    for family in FAMILIES:
+        if model_type in family.model_types:
+            return family
+    raise ModelError(f"model family '{model_type}' is not supported; supported: {', '.join(supported_types())}")
+
+
+def family_of(model: Any) -> Family:
+    """The model's family, after checking that its head reads the first token and that it is a plain encoder."""
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(config, "model_type"):
+        raise ModelError(f"{type(model).__name__} is not a Hugging Face model; load one with from_pretrained")
+    family = family_named(config.model_type)
+    if not any(kind.__name__.endswith("ForSequenceClassification") for kind in type(model).__mro__):
+        raise ModelError(
+            f"{type(model).__name__} has no sequence-classification head; load the folder with "
+            "AutoModelForSequenceClassification"
+        )
+    if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
+        raise ModelError(f"{type(model).__name__} is configured as a decoder; only encoders can be pruned")
+    if getattr(config, "position_embedding_type", "absolute") not in (None, "absolute"):
+        raise ModelError(
+            f"position_embedding_type = '{config.position_embedding_type}' is not supported; only 'absolute' is"
+        )
+    return family

@@ -1,0 +1,28 @@
+"""What every test needs: no network, no progress bars, a bounded number of threads, and GPU tests only where there is one."""
+
+import os
+
+# The Hugging Face libraries read these when they are imported, and subprocesses inherit them.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+# Models in tests are tiny: more threads cost more in hand-over than they compute, and CI runners share their cores.
+THREADS = min(4, os.cpu_count() or 1)
+os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
+
+import pytest  # noqa: E402  (the environment above must be set before anything imports the libraries)
+import torch  # noqa: E402
+
+
+def pytest_configure() -> None:
+    torch.set_num_threads(THREADS)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device, and torch sees none here")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)

@@ -1,0 +1,65 @@
+"""The package as a user meets it: a light import, public names that resolve, one version, a help page."""
+
+import json
+import subprocess
+import sys
+from importlib import metadata, resources
+
+import pytest
+
+import thresher
+
+# Each of these takes from half a second to several seconds to import; triton also wants a GPU driver.
+HEAVY = {"triton", "transformers", "sklearn", "scipy", "accelerate", "datasets", "pyarrow", "matplotlib"}
+
+REPORT = """
+import json, sys
+import thresher
+torch = sys.modules.get("torch")
+tops = sorted({name.split(".")[0] for name in sys.modules})
+print(json.dumps({"modules": tops, "cuda": torch is not None and torch.cuda.is_initialized()}))
+"""
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run((sys.executable, *arguments), capture_output=True, text=True, timeout=120)
+
+
+def test_import_is_light_and_leaves_the_gpu_alone() -> None:
+    done = run_python("-W", "error", "-c", REPORT)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert not HEAVY & set(seen["modules"]), "importing thresher must not import these"
+    assert seen["cuda"] is False
+    assert done.stderr == ""
+
+
+def test_public_names_are_listed_once() -> None:
+    names = list(thresher.__all__)
+    assert names
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", thresher.__all__)
+def test_public_name_resolves(name: str) -> None:
+    assert getattr(thresher, name) is not None
+    assert name in dir(thresher)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = thresher.no_such_name
+
+
+def test_version_has_one_source() -> None:
+    assert thresher.__version__ == metadata.version("thresher")
+
+
+def test_package_is_typed() -> None:
+    assert resources.files("thresher").joinpath("py.typed").is_file()
+
+
+def test_module_runs_as_a_command() -> None:
+    done = run_python("-m", "thresher", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
