@@ -1,4 +1,4 @@
-"""What every test needs: no network, no progress bars, a bounded number of threads, and GPU tests only where there is one."""
+"""What every test needs: no network, no progress bars, few threads, and GPU tests only where there is a GPU."""
 
 import os
 

@@ -184,7 +184,10 @@ def test_a_violation_is_detected(tmp_path: Path, file: str, source: str, complai
         ("core/a.py", "from thresher_extras import models"),
         ("models/a.py", "import transformers\nfrom ..core import gates"),
         ("training/a.py", "from thresher import core, models, tasks"),
-        ("cli/a.py", "import typer\nfrom . import app\nfrom ..config import PruneConfig\ndef f():\n    import thresher"),
+        (
+            "cli/a.py",
+            "import typer\nfrom . import app\nfrom ..config import PruneConfig\ndef f():\n    import thresher",
+        ),
         ("cli/a.py", "if TYPE_CHECKING:\n    from thresher.models import adapter"),
         ("__main__.py", "from thresher.cli import main"),
         ("__init__.py", "from importlib import import_module\nfrom .config import PruneConfig\nfrom . import models"),

@@ -50,7 +50,7 @@ class Settings:
 
     @classmethod
     def help_for(cls, name: str) -> str:
-        return next(item.metadata["help"] for item in fields(cls) if item.name == name)
+        return next(str(item.metadata["help"]) for item in fields(cls) if item.name == name)
 
 
 def _as_declared(name: str, value: Any, declared: Any) -> Any:
@@ -64,7 +64,9 @@ def _as_declared(name: str, value: Any, declared: Any) -> Any:
             return tuple(value)
         if isinstance(value, origin) and not (origin is int and isinstance(value, bool)):
             return value
-    wanted = " or ".join("nothing" if kind is types.NoneType else getattr(kind, "__name__", str(kind)) for kind in allowed)
+    wanted = " or ".join(
+        "nothing" if kind is types.NoneType else getattr(kind, "__name__", str(kind)) for kind in allowed
+    )
     raise ConfigError(f"{name} = {value!r} is of type {type(value).__name__}; it must be {wanted}")
 
 
@@ -95,7 +97,7 @@ class PruneConfig(Settings):
     )
     protect: tuple[str, ...] = setting(
         ("first",),
-        "tokens that are never dropped: first ([CLS]), separators, first_segment (for example a reranker's query), none",
+        "tokens that are never dropped: first ([CLS]), separators, first_segment (say, a reranker's query), none",
         choices=("first", "separators", "first_segment", "none"),
     )
     ramp: str = setting(
@@ -119,9 +121,7 @@ class PruneConfig(Settings):
         if "none" in self.protect and len(self.protect) > 1:
             raise ConfigError(f"protect = {list(self.protect)} mixes 'none' with other tokens; give one or the other")
         if self.separator_id is None and {"separators", "first_segment"} & set(self.protect):
-            raise ConfigError(
-                f"protect = {list(self.protect)} needs separator_id; set it to tokenizer.sep_token_id"
-            )
+            raise ConfigError(f"protect = {list(self.protect)} needs separator_id; set it to tokenizer.sep_token_id")
         if self.collapse_last and "first" not in self.protect:
             raise ConfigError(
                 "collapse_last keeps only protected tokens, so the first token must be protected; "
@@ -134,39 +134,48 @@ class TrainConfig(Settings):
     """How it is learned. `TrainConfig.recipe_named("paper")` gives the other recipe's defaults."""
 
     recipe: str = setting("default", "which defaults to start from", choices=("default", "paper"))
-    target_flops: float | None = setting(
-        0.5, "relative FLOPs to reach (0.5 = half the cost)", above=0.0, high=1.0
-    )
+    target_flops: float | None = setting(0.5, "relative FLOPs to reach (0.5 = half the cost)", above=0.0, high=1.0)
     lambda_: float | None = setting(
         None, "the paper's way: weight of the L1 regulariser, instead of a FLOPs target", low=0.0
     )
-    finetune_epochs: float = setting(3.0, "epochs of dense fine-tuning when the model has no head for the task", low=0.0)
+    finetune_epochs: float = setting(
+        3.0, "epochs of dense fine-tuning when the model has no head for the task", low=0.0
+    )
     soft_epochs: float = setting(2.0, "epochs of the soft stage, which learns thresholds and weights", low=0.0)
     hard_epochs: float = setting(3.0, "epochs of the hard stage, which fine-tunes weights at fixed thresholds", low=0.0)
     max_steps: int | None = setting(None, "at most this many optimizer steps in each stage", low=1)
     batch_size: int = setting(32, "sequences per optimizer step, over all processes", low=1)
     accumulate: int = setting(1, "split each step into this many micro-batches to save memory", low=1)
     lr: float = setting(3e-5, "peak learning rate of the weights", above=0.0)
-    hard_lr: float | None = setting(None, "peak learning rate of the hard stage; nothing means the same as lr", above=0.0)
+    hard_lr: float | None = setting(
+        None, "peak learning rate of the hard stage; nothing means the same as lr", above=0.0
+    )
     threshold_lr: float = setting(3e-3, "learning rate of the thresholds in the soft stage", above=0.0)
     warmup: float = setting(0.06, "share of each stage's steps with rising learning rate", low=0.0, high=1.0)
     weight_decay: float = setting(0.01, "AdamW weight decay (matrices only)", low=0.0)
     clip: float = setting(1.0, "gradient norm limit", above=0.0)
     soft_mask: str = setting(
         "cumulative",
-        "soft gate: 'cumulative' fades a token's keys in all later layers, 'plain' scales the layer's output (the paper's)",
+        "soft gate: 'cumulative' fades a token's keys in later layers, 'plain' scales the layer's output (the paper's)",
         choices=("cumulative", "plain"),
     )
     temperature: float = setting(0.3, "temperature of the soft gate at the start, in the unit of the scores", above=0.0)
     final_temperature: float = setting(0.03, "temperature of the soft gate at the end (geometric decay)", above=0.0)
-    budget_weight: float = setting(10.0, "weight of the squared distance to the FLOPs target in the soft stage", low=0.0)
-    distill: float = setting(0.5, "share of distillation from the dense teacher in the hard stage's loss", low=0.0, high=1.0)
+    budget_weight: float = setting(
+        10.0, "weight of the squared distance to the FLOPs target in the soft stage", low=0.0
+    )
+    distill: float = setting(
+        0.5, "share of distillation from the dense teacher in the hard stage's loss", low=0.0, high=1.0
+    )
     distill_temperature: float = setting(2.0, "temperature of the teacher's probabilities", above=0.0)
-    distill_hidden: float = setting(0.0, "weight of matching the teacher's first-token states in the hard stage", low=0.0)
+    distill_hidden: float = setting(
+        0.0, "weight of matching the teacher's first-token states in the hard stage", low=0.0
+    )
     freeze_embeddings: bool = setting(True, "keep the word embeddings as they are")
     max_length: int | None = setting(128, "longest sequence in tokens; longer ones are truncated and counted", low=4)
     precision: str = setting(
-        "auto", "arithmetic of training: auto, fp32 or bf16 (scores and thresholds are always fp32)",
+        "auto",
+        "arithmetic of training: auto, fp32 or bf16 (scores and thresholds are always fp32)",
         choices=("auto", "fp32", "bf16"),
     )
     evals_per_stage: int = setting(4, "evaluations and saved states in each stage", low=1)

@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from thresher.hardware import device_name
+
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors")
 
 
@@ -36,31 +38,19 @@ def thresher_version() -> str:
 def commit() -> str | None:
     """The commit of the source tree, with '+' when it has uncommitted changes; None outside a checkout."""
     here = Path(__file__).resolve().parent
-    run = lambda *words: subprocess.run(("git", *words), cwd=here, capture_output=True, text=True, timeout=10)  # noqa: E731
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(("git", *words), cwd=here, capture_output=True, text=True, timeout=10)
+
     try:
-        inside = run("rev-parse", "--show-prefix")
+        inside = git("rev-parse", "--show-prefix")
         if inside.returncode != 0 or not inside.stdout.strip().endswith("src/thresher/"):
             return None
-        head = run("rev-parse", "--short=12", "HEAD")
-        dirty = run("status", "--porcelain", "--untracked-files=no")
+        head = git("rev-parse", "--short=12", "HEAD")
+        dirty = git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.TimeoutExpired):
         return None
     return head.stdout.strip() + ("+" if dirty.stdout.strip() else "") if head.returncode == 0 else None
-
-
-def device_name(device: str) -> str:
-    """A name a reader recognises: the GPU's, or the processor's."""
-    import torch
-
-    if device.startswith("cuda") and torch.cuda.is_available():
-        return str(torch.cuda.get_device_name())
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} cores"
-    except OSError:
-        pass
-    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
 
 def provenance(*, device: str, seed: int | None) -> dict[str, Any]:

@@ -66,7 +66,9 @@ class Case:
         """(L,) learnable part of the thresholds, in the reference's unit."""
         name = "roberta.encoder.layer.{}.attention.self.pruner.keep_threshold"
         zero = torch.zeros((), dtype=self.dtype)
-        return torch.stack([self.params.get(name.format(i), zero).to(self.dtype).reshape(()) for i in range(self.layers)])
+        return torch.stack(
+            [self.params.get(name.format(i), zero).to(self.dtype).reshape(()) for i in range(self.layers)]
+        )
 
     def thresholds(self, offsets: Tensor) -> Tensor:
         """(L,) effective thresholds in our unit; never-pruning layers at minus infinity."""

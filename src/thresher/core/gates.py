@@ -1,4 +1,4 @@
-"""From scores to decisions: the soft gate used to learn, the hard gate used to drop, and the thresholds' first values."""
+"""From scores to decisions: the soft gate that learns, the hard gate that drops, and the thresholds' first values."""
 
 import math
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Scores and thresholds are compared in float32 or better: bfloat16 steps near 0.01 are coarser than a temperature."""
+    """Scores are compared in float32 or better: bfloat16 steps near 0.01 are coarser than a temperature."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 

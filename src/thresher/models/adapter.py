@@ -44,7 +44,7 @@ class Family:
 
     `layers` lists the distinct layer modules of a base model, `passes` counts how often a token runs through one
     (ALBERT runs one module many times), `position_bias` finds the additive bias (batch, heads, queries, keys) among the
-    arguments the stock encoder gives a layer, and `wrap` returns a layer's output in the shape the stock encoder expects.
+    arguments the stock encoder gives a layer, and `wrap` returns a layer's output as the stock encoder expects it.
     """
 
     model_types: tuple[str, ...]

@@ -75,7 +75,8 @@ def pruned_layer(parts: LayerParts, hidden: Tensor, *, gates: Gates, bias: Tenso
     batch, tokens, _ = hidden.shape
 
     def by_head(linear: nn.Linear) -> Tensor:
-        return linear(hidden).view(batch, tokens, parts.heads, -1).transpose(1, 2)
+        projected: Tensor = linear(hidden)
+        return projected.view(batch, tokens, parts.heads, -1).transpose(1, 2)
 
     query, key, value = by_head(parts.query), by_head(parts.key), by_head(parts.value)
     with torch.autocast(hidden.device.type, enabled=False):
@@ -100,7 +101,7 @@ class PrunedLayer(nn.Module):
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         family, gates = self._thresher
         if gates.mode == "off":
-            return super().forward(hidden_states, *args, **kwargs)  # type: ignore[misc]
+            return super().forward(hidden_states, *args, **kwargs)
         output = pruned_layer(
             family.parts(self),
             hidden_states,
@@ -112,7 +113,7 @@ class PrunedLayer(nn.Module):
 
 
 @functools.cache
-def _pruned_class(layer_class: type[nn.Module]) -> type[nn.Module]:
+def _pruned_class(layer_class: Any) -> type[nn.Module]:
     return type(f"Pruned{layer_class.__name__}", (PrunedLayer, layer_class), {"__module__": layer_class.__module__})
 
 

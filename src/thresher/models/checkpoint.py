@@ -37,7 +37,7 @@ class Checkpoint:
 
 
 def save(model: Any, tokenizer: Any, path: str | Path, *, about: dict[str, Any] | None = None) -> None:
-    """Write a pruned model as a Hugging Face folder with `thresher.json`; `about` adds recipe, quality, provenance..."""
+    """Write a pruned model as a Hugging Face folder with `thresher.json`; `about` adds recipe, quality..."""
     gates = gates_of(model)
     manifest = {
         "format_version": FORMAT_VERSION,
@@ -101,7 +101,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         PruneConfig.from_dict(manifest["prune"])
     except ConfigError as error:
         raise CheckpointError(f"{file}: {error}") from error
-    return manifest
+    return dict(manifest)
 
 
 def load_dense(path: str | Path, **config_changes: Any) -> tuple[Any, Any]:

@@ -123,7 +123,9 @@ class Gates(nn.Module):
 
     def _running(self) -> Trace:
         if self.trace is None:
-            raise ModelError("the encoder was called by itself; call the whole model, which tells the gates what is padding")
+            raise ModelError(
+                "the encoder was called by itself; call the whole model, which tells the gates what is padding"
+            )
         return self.trace
 
     def __getstate__(self) -> dict[str, Any]:
@@ -133,7 +135,7 @@ class Gates(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Follow the model to another device, but never below float32 (model.half() must not round thresholds)."""
         exact = self.thresholds.detach().clone()
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         dtype = torch.promote_types(self.thresholds.dtype, torch.float32)
         self.thresholds.data = exact.to(device=self.thresholds.device, dtype=dtype)
         return self

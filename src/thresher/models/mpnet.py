@@ -45,6 +45,4 @@ def _wrap(output: Tensor) -> tuple[Tensor]:
     return (output,)
 
 
-FAMILY = Family(
-    model_types=("mpnet",), layers=_layers, parts=_parts, position_bias=_position_bias, wrap=_wrap
-)
+FAMILY = Family(model_types=("mpnet",), layers=_layers, parts=_parts, position_bias=_position_bias, wrap=_wrap)

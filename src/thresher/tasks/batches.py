@@ -11,9 +11,7 @@ from thresher.errors import ConfigError
 WINDOW = 50
 
 
-def batches(
-    lengths: Sequence[int], *, batch_size: int, seed: int, epoch: int, shuffle: bool = True
-) -> list[list[int]]:
+def batches(lengths: Sequence[int], *, batch_size: int, seed: int, epoch: int, shuffle: bool = True) -> list[list[int]]:
     """Row indices of each training batch of one epoch; every row exactly once, one smaller batch kept if need be.
 
     The same (seed, epoch) gives the same batches on every machine. Without `shuffle` rows keep their order from

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from thresher.errors import DataError
+from thresher.tasks.readers import half_character
 from thresher.tasks.task import Example
 
 ENCODE_ROWS = 1000
@@ -16,10 +17,19 @@ ENCODE_ROWS = 1000
 # many of their position embeddings are never used. MPNet does the same with its padding index fixed at 1.
 OFFSET_FAMILIES = frozenset(
     {
-        "camembert", "data2vec-text", "ibert", "lilt", "longformer", "luke", "roberta", "roberta-prelayernorm",
-        "xlm-roberta", "xlm-roberta-xl", "xmod",
+        "camembert",
+        "data2vec-text",
+        "ibert",
+        "lilt",
+        "longformer",
+        "luke",
+        "roberta",
+        "roberta-prelayernorm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -58,9 +68,7 @@ def usable_positions(config: Any) -> int | None:
     return int(positions)
 
 
-def encode(
-    tokenizer: Any, examples: Sequence[Example], *, max_length: int | None, positions: int | None
-) -> EncodedSet:
+def encode(tokenizer: Any, examples: Sequence[Example], *, max_length: int | None, positions: int | None) -> EncodedSet:
     """Tokenize all rows; rows longer than `max_length` or the model's `positions` are truncated and counted."""
     for index, example in enumerate(examples):
         _check_row(example, index, paired=examples[0].pair is not None)
@@ -77,12 +85,12 @@ def encode(
     truncated = 0
     for start in range(0, len(examples), ENCODE_ROWS):
         chunk = examples[start : start + ENCODE_ROWS]
-        encoded = _tokenize(tokenizer, chunk, start=start, limit=None)
+        encoded = _tokenize(tokenizer, chunk, limit=None, first_row=start + 1)
         if limit is not None:
             # Only the few rows that are too long are tokenized again: a fast tokenizer's own record of what it cut
             # grows with the product of both texts' lengths.
             long = [i for i, row in enumerate(encoded) if len(row.input_ids) > limit]
-            shorter = _tokenize(tokenizer, [chunk[i] for i in long], start=start, limit=limit) if long else []
+            shorter = _call(tokenizer, [chunk[i] for i in long], limit) if long else []
             for i, row in zip(long, shorter, strict=True):
                 encoded[i] = row
             truncated += len(long)
@@ -118,35 +126,26 @@ def collate(rows: Sequence[Encoded], *, pad_id: int, pad_to: int = 1) -> dict[st
     return batch if types is None else {**batch, "token_type_ids": types}
 
 
-def unencodable(text: str) -> str | None:
-    """The first character that is no Unicode text (a lone surrogate, from a cut emoji), or None."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        return f"\\u{ord(text[error.start]):04x}"
-    return None
-
-
 def _check_row(example: Example, index: int, *, paired: bool) -> None:
     if (example.pair is not None) != paired:
         raise DataError(f"row {index + 1} {'lacks' if paired else 'has'} a second text unlike row 1; make them alike")
     for text in (example.text, example.pair or ""):
-        bad = unencodable(text)
+        bad = half_character(text)
         if bad is not None:
             raise DataError(f"row {index + 1} has {bad}, half a character that no tokenizer can read; remove it")
 
 
-def _tokenize(tokenizer: Any, examples: Sequence[Example], *, start: int, limit: int | None) -> list[Encoded]:
+def _tokenize(tokenizer: Any, examples: Sequence[Example], *, limit: int | None, first_row: int) -> list[Encoded]:
     try:
         return _call(tokenizer, examples, limit)
-    except (TypeError, ValueError, UnicodeError) as error:
+    except (TypeError, ValueError) as error:
         # The tokenizer does not say which row it failed on: find it, so that the message can.
-        for index, example in enumerate(examples):
+        for number, example in enumerate(examples, start=first_row):
             try:
                 _call(tokenizer, [example], limit)
-            except (TypeError, ValueError, UnicodeError):
+            except (TypeError, ValueError):
                 raise DataError(
-                    f"the tokenizer cannot read row {start + index + 1}: {example.text[:40]!r}; correct or remove it"
+                    f"the tokenizer cannot read row {number}: {example.text[:40]!r}; correct or remove it"
                 ) from error
         raise
 
@@ -156,8 +155,13 @@ def _call(tokenizer: Any, examples: Sequence[Example], limit: int | None) -> lis
     pairs = None if examples[0].pair is None else [example.pair for example in examples]
     # verbose=False: rows beyond the tokenizer's own maximum are truncated and counted by us, without its warning.
     found = tokenizer(
-        texts, pairs, padding=False, truncation=False if limit is None else "longest_first", max_length=limit,
-        return_attention_mask=False, verbose=False,
-    )  # fmt: skip
+        texts,
+        pairs,
+        padding=False,
+        truncation=False if limit is None else "longest_first",
+        max_length=limit,
+        return_attention_mask=False,
+        verbose=False,
+    )
     types = found["token_type_ids"] if "token_type_ids" in found else [None] * len(examples)
     return [Encoded(*row) for row in zip(found["input_ids"], types, (e.label for e in examples), strict=True)]

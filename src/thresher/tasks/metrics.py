@@ -45,7 +45,7 @@ def evaluate(spec: "TaskSpec", logits: NDArray[Any], labels: NDArray[Any]) -> di
 
 def _class_metric(name: str, predicted: NDArray[Any], labels: NDArray[Any]) -> float:
     # Imported here: scikit-learn takes about a second, and most uses of the package score nothing.
-    from sklearn.metrics import accuracy_score, f1_score  # type: ignore[import-untyped, unused-ignore]
+    from sklearn.metrics import accuracy_score, f1_score
 
     if name == "accuracy":
         return float(accuracy_score(labels, predicted))
@@ -54,7 +54,7 @@ def _class_metric(name: str, predicted: NDArray[Any], labels: NDArray[Any]) -> f
 
 def _correlation(name: str, predicted: NDArray[Any], labels: NDArray[Any]) -> float:
     """Pearson or Spearman; 0 where it is undefined, because a constant prediction orders nothing."""
-    from scipy.stats import pearsonr, spearmanr  # type: ignore[import-untyped, unused-ignore]
+    from scipy.stats import pearsonr, spearmanr
 
     predicted, labels = predicted.astype(np.float64), labels.astype(np.float64)
     if len(labels) < 2 or np.ptp(predicted) == 0 or np.ptp(labels) == 0:

@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import sys
+import unicodedata
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,6 +67,20 @@ def read_table(path: Path) -> Table:
     return table
 
 
+def half_character(text: str) -> str | None:
+    """The first lone surrogate, half of a cut emoji, which no tokenizer can encode; None if the text is sound."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"\\u{ord(text[error.start]):04x}"
+    return None
+
+
+def is_blank(text: str) -> bool:
+    """Whether there is nothing to read: only spaces, control characters and zero-width marks."""
+    return all(unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp", "Zs") for character in text)
+
+
 def _read_text(path: Path, packing: str) -> str:
     try:
         data = path.read_bytes()
@@ -78,8 +93,8 @@ def _read_text(path: Path, packing: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        byte = error.object[error.start]
-        raise DataError(f"{path}, line {line} has the byte 0x{byte:02x}, which is not UTF-8; save it as UTF-8") from error
+        byte = f"0x{error.object[error.start]:02x}"
+        raise DataError(f"{path}, line {line} has the byte {byte}, which is not UTF-8; save it as UTF-8") from error
 
 
 def _parse_json_lines(path: Path, text: str) -> Table:
@@ -120,8 +135,8 @@ def _parse_separated(path: Path, text: str, separator: str) -> Table:
                 continue
             if len(fields) != len(header):
                 raise DataError(
-                    f"{path}, row {len(rows) + 1} (line {line}) has {len(fields)} fields, the header has {len(header)}; "
-                    "quote fields that contain the separator, quotes or line breaks"
+                    f"{path}, row {len(rows) + 1} (line {line}) has {len(fields)} fields, "
+                    f"the header has {len(header)}; quote fields that contain the separator, quotes or line breaks"
                 )
             rows.append(dict(zip(header, fields, strict=True)))
             lines.append(line)
@@ -147,7 +162,8 @@ def _read_parquet(path: Path) -> Table:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise DataError(
-            f"{path} needs the package pyarrow to be read; run: pip install pyarrow, or save the data as .csv or .jsonl"
+            f"{path} needs the package pyarrow to be read; "
+            'run: pip install "thresher[parquet]", or save the data as .csv or .jsonl'
         ) from error
     try:
         data = parquet.ParquetFile(path).read()

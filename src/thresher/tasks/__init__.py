@@ -1,0 +1,22 @@
+"""Data in, metric out: GLUE, the demo's movie reviews and the user's own files."""
+
+from pathlib import Path
+
+from thresher.errors import DataError
+from thresher.tasks.files import load_file_task
+from thresher.tasks.glue import GLUE_TASKS, load_glue
+from thresher.tasks.movies import load_movies
+from thresher.tasks.task import Example, Task, TaskSpec
+
+__all__ = ["Example", "Task", "TaskSpec", "load_file_task", "load_task"]
+
+
+def load_task(name: str, *, data: Path | None) -> Task:
+    """A task by its name: 'movies', or a GLUE task from the folder `data` (from the Hugging Face hub without one)."""
+    if name == "movies":
+        if data is not None:
+            raise DataError(f"task movies carries its own data and reads nothing from {data}; leave --data out")
+        return load_movies()
+    if name not in GLUE_TASKS:
+        raise DataError(f"unknown task '{name}'; known tasks: movies, {', '.join(GLUE_TASKS)}")
+    return load_glue(name, data)

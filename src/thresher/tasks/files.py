@@ -1,0 +1,107 @@
+"""A task from the user's own files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thresher.errors import DataError
+from thresher.tasks.labels import Labels, learn_labels
+from thresher.tasks.metrics import REGRESSION_METRICS
+from thresher.tasks.readers import Table, half_character, is_blank, read_table
+from thresher.tasks.splits import SELECTION_AT_MOST, SELECTION_SHARE, hold_out, hold_out_selection, leak_note
+from thresher.tasks.task import Example, Task, TaskSpec
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of the columns to read."""
+
+    text: str
+    pair: str | None
+    label: str
+
+    def __post_init__(self) -> None:
+        names = self.names()
+        for name in names:
+            if names.count(name) > 1:
+                raise DataError(f"column '{name}' is given twice; text, pair and label must be different columns")
+
+    def names(self) -> list[str]:
+        return [name for name in (self.text, self.pair, self.label) if name is not None]
+
+    def read(self, path: Path) -> Table:
+        table = read_table(path)
+        for name in self.names():
+            table.require(name)
+        return table
+
+    def examples(self, table: Table, labels: Labels) -> list[Example]:
+        numbers = labels.read(table, self.label)
+        return [
+            Example(
+                text=_text(table, row, self.text),
+                pair=None if self.pair is None else _text(table, row, self.pair),
+                label=numbers[row],
+            )
+            for row in range(len(table.rows))
+        ]
+
+
+def load_file_task(
+    train: Path,
+    *,
+    test: Path | None,
+    text_column: str,
+    pair_column: str | None = None,
+    label_column: str,
+    regression: bool | None = None,
+) -> Task:
+    """Read training rows, and test rows from `test` or from a tenth of the training rows chosen by their hash.
+
+    `regression=None` decides by the labels: fractions are numbers to predict, everything else names classes.
+    """
+    columns = Columns(text_column, pair_column, label_column)
+    table = columns.read(train)
+    labels = learn_labels(table, label_column, regression=regression)
+    rows = columns.examples(table, labels)
+    if test is None:
+        rows, held = hold_out(rows, share=SELECTION_SHARE, at_most=SELECTION_AT_MOST)
+        tests = {"held_out": held}
+        tested = f"{len(held):,} rows held out by hash as test"
+    else:
+        tests = {"test": columns.examples(columns.read(test), labels)}
+        tested = f"{len(tests['test']):,} test rows from {test}"
+    kept, selection, leaked = hold_out_selection(rows, tests.values())
+    _check_enough(train, kept=kept, selection=selection, alone=test is None)
+    spec = TaskSpec(
+        name=train.name.split(".")[0],
+        text_column=text_column,
+        pair_column=pair_column,
+        labels=labels.names,
+        metrics=("accuracy",) if labels.names else REGRESSION_METRICS,
+    )
+    source = f"{train}: {len(table.rows):,} rows, {len(selection):,} of them for selection; {tested}{leak_note(leaked)}"
+    return Task(spec, kept, selection, tests, source)
+
+
+def _text(table: Table, row: int, column: str) -> str:
+    value: Any = table.value(row, column)
+    where = f"{table.where(row)}: '{column}'"
+    if value is None or (isinstance(value, str) and is_blank(value)):
+        raise DataError(f"{where} is empty; give it text or remove the row")
+    if not isinstance(value, str):
+        raise DataError(f"{where} is of type {type(value).__name__}; it must be text, written as a string")
+    bad = half_character(value)
+    if bad is not None:
+        raise DataError(f"{where} has {bad}, half a character that no tokenizer can read; remove it")
+    return value
+
+
+def _check_enough(path: Path, *, kept: list[Example], selection: list[Example], alone: bool) -> None:
+    needed = "three different rows (train, selection, test)" if alone else "two different rows that are not test rows"
+    if not kept or not selection:
+        raise DataError(f"{path} has too few different rows to split; it needs at least {needed}")
+    if len({row.label for row in kept}) == 1:
+        raise DataError(
+            f"{path} has only one label left in its {len(kept)} training rows after the split; add rows of other labels"
+        )

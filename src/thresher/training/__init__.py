@@ -1,0 +1,1 @@
+"""Learning: fine-tune, soft stage, thresholds fixed, hard stage."""

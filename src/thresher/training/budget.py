@@ -1,0 +1,100 @@
+"""Hitting a FLOPs target: one multiplier on all thresholds, found by bisection and then held by a controller."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from thresher.core.cost import EncoderShape, relative_flops
+from thresher.errors import ConfigError
+from thresher.models.attach import encoder_shape, gates_of
+from thresher.models.predict import predict
+
+BISECTION_STEPS = 10
+
+
+def measured_flops(model: nn.Module, batches: Sequence[dict[str, Tensor]]) -> float:
+    """Relative FLOPs of hard pruning on these batches, on true lengths."""
+    gates = gates_of(model)
+    mode = gates.mode
+    gates.set_mode("hard")
+    found = predict(model, batches, pruned=True)
+    gates.set_mode(mode)
+    assert found.kept is not None  # pruned=True records them
+    return float(relative_flops(encoder_shape(model), found.lengths, found.kept))
+
+
+def lowest_flops(shape: EncoderShape, lengths: Tensor, thresholds: Sequence[float]) -> float:
+    """What remains when every layer with a positive threshold keeps one token. lengths: (rows,)."""
+    first = next((i for i, value in enumerate(thresholds) if value > 0), shape.layers)
+    kept = torch.ones(len(lengths), shape.layers, dtype=torch.long)
+    kept[:, :first] = lengths[:, None]
+    return float(relative_flops(shape, lengths, kept))
+
+
+def highest_flops(shape: EncoderShape, lengths: Tensor, thresholds: Sequence[float]) -> float:
+    """What remains when only the layers with infinite thresholds prune. lengths: (rows,)."""
+    infinite = next((i for i, value in enumerate(thresholds) if math.isinf(value)), shape.layers)
+    kept = lengths[:, None].repeat(1, shape.layers)
+    kept[:, infinite:] = 1
+    return float(relative_flops(shape, lengths, kept))
+
+
+def check_reachable(shape: EncoderShape, lengths: Tensor, thresholds: Sequence[float], target: float) -> None:
+    """Refuse, before any training, a target that no scaling of these thresholds reaches."""
+    lowest = lowest_flops(shape, lengths, thresholds)
+    if target < lowest:
+        raise ConfigError(
+            f"target_flops = {target} cannot be reached: even dropping all but one token in every pruning layer leaves "
+            f"{lowest:.3f}; ask for more, or let earlier layers prune with ramp = 'plain'"
+        )
+
+
+def scale_to_target(
+    gates: "GateScaler", measure: Callable[[], float], target: float, on_step: Callable[[float], None]
+) -> float:
+    """Bisect the multiplier in log space until the measured FLOPs meet the target; returns what was reached."""
+    low, high = math.log(1 / 64), math.log(64)
+    reached = math.nan
+    for _ in range(BISECTION_STEPS):
+        middle = (low + high) / 2
+        gates.apply(math.exp(middle))
+        reached = measure()
+        on_step(reached)
+        low, high = (middle, high) if reached > target else (low, middle)
+        if abs(reached - target) < 0.002:
+            break
+    return reached
+
+
+class GateScaler:
+    """Multiplies a model's thresholds by one number; infinite thresholds stay infinite."""
+
+    def __init__(self, model: nn.Module, floor: Tensor) -> None:
+        """`floor` (layers,): thresholds that learning pushed below it start from it, so that scaling reaches them."""
+        self._parameter = gates_of(model).thresholds
+        with torch.no_grad():
+            self._parameter.copy_(torch.maximum(self._parameter, floor.to(self._parameter)))
+        self._unit = self._parameter.detach().clone()
+
+    def apply(self, factor: float) -> None:
+        with torch.no_grad():
+            self._parameter.copy_(self._unit * factor)
+
+
+class Controller:
+    """Nudges all thresholds towards the target after every step: log g += gain * (measured - target).
+
+    It rests for the last tenth of the steps, so that the weights settle at fixed thresholds.
+    """
+
+    def __init__(self, model: nn.Module, *, target: float, total_steps: int, gain: float = 0.1) -> None:
+        self._parameter = gates_of(model).thresholds
+        self._target, self._gain = target, gain
+        self._last_step = math.floor(total_steps * 0.9)
+
+    def update(self, step: int, measured: float) -> None:
+        if step < self._last_step:
+            with torch.no_grad():
+                self._parameter.mul_(math.exp(self._gain * (measured - self._target)))

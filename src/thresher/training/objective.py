@@ -1,0 +1,76 @@
+"""The loss of one micro-batch in each stage."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from thresher.config import TrainConfig
+from thresher.core.cost import EncoderShape, relative_flops
+from thresher.core.losses import budget_term, distillation_loss, hidden_distillation_loss, keep_regulariser, task_loss
+from thresher.models.attach import gates_of
+from thresher.models.gating import Trace
+
+
+@dataclass(frozen=True)
+class Loss:
+    """total is what is minimised; flops the relative FLOPs of the batch (None where nothing is pruned)."""
+
+    total: Tensor
+    flops: Tensor | None
+
+
+def expected_kept(trace: Trace) -> Tensor:
+    """(batch, layers) expected tokens left by each layer: a token survives a layer if it survives all gates so far."""
+    alive, counts = trace.alive[0].to(trace.gates[0].dtype), []
+    for gate in trace.gates:
+        alive = alive * gate
+        counts.append(alive.sum(dim=-1))
+    return torch.stack(counts, dim=-1)
+
+
+def finetune_loss(model: nn.Module, batch: dict[str, Tensor]) -> Loss:
+    return Loss(total=task_loss(model(**_inputs(batch)).logits, batch["labels"]), flops=None)
+
+
+def soft_loss(model: nn.Module, batch: dict[str, Tensor], *, config: TrainConfig, shape: EncoderShape) -> Loss:
+    """Task loss plus the price of keeping tokens: the paper's L1 term, or the distance to the FLOPs target."""
+    logits = model(**_inputs(batch)).logits
+    trace = gates_of(model).trace
+    assert trace is not None  # the forward pass above leaves one
+    flops = relative_flops(shape, trace.lengths(), expected_kept(trace))
+    total = task_loss(logits, batch["labels"])
+    if config.lambda_ is not None:
+        total = total + config.lambda_ * keep_regulariser(trace.gates, alive=trace.alive[0], protected=trace.protected)
+    if config.target_flops is not None:
+        total = total + config.budget_weight * budget_term(flops, config.target_flops)
+    return Loss(total=total, flops=flops.detach())
+
+
+def hard_loss(
+    model: nn.Module,
+    batch: dict[str, Tensor],
+    *,
+    config: TrainConfig,
+    shape: EncoderShape,
+    teacher_logits: Tensor | None,
+    teacher: nn.Module | None,
+) -> Loss:
+    """Task loss at fixed decisions, mixed with distillation from the dense teacher."""
+    outputs = model(**_inputs(batch), output_hidden_states=teacher is not None)
+    trace = gates_of(model).trace
+    assert trace is not None  # the forward pass above leaves one
+    total = task_loss(outputs.logits, batch["labels"])
+    if teacher_logits is not None:
+        soft = distillation_loss(outputs.logits, teacher_logits, temperature=config.distill_temperature)
+        total = (1 - config.distill) * total + config.distill * soft
+    if teacher is not None:
+        with torch.no_grad():
+            wanted = teacher(**_inputs(batch), output_hidden_states=True).hidden_states
+        ours = [state[:, 0] for state in outputs.hidden_states]
+        total = total + config.distill_hidden * hidden_distillation_loss(ours, [state[:, 0] for state in wanted])
+    return Loss(total=total, flops=relative_flops(shape, trace.lengths(), trace.kept()))
+
+
+def _inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value for name, value in batch.items() if name not in ("labels", "rows")}

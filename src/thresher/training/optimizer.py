@@ -1,0 +1,25 @@
+"""Parameter groups: matrices decay, biases and norms do not, thresholds have a learning rate of their own."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from thresher.config import TrainConfig
+from thresher.models.attach import gates_of
+
+
+def make_optimizer(model: Any, config: TrainConfig, *, lr: float, learn_thresholds: bool) -> torch.optim.AdamW:
+    """AdamW over what this stage trains; freezes the word embeddings if the configuration says so."""
+    embeddings: nn.Embedding = model.get_input_embeddings()
+    embeddings.weight.requires_grad_(not config.freeze_embeddings)
+    thresholds = gates_of(model).thresholds
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter is not thresholds]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in weights if p.ndim >= 2], "lr": lr, "weight_decay": config.weight_decay},
+        {"params": [p for p in weights if p.ndim < 2], "lr": lr, "weight_decay": 0.0},
+    ]
+    if learn_thresholds:
+        groups.append({"params": [thresholds], "lr": config.threshold_lr, "weight_decay": 0.0})
+    fused = weights[0].device.type == "cuda"
+    return torch.optim.AdamW(groups, fused=fused)

@@ -1,0 +1,68 @@
+"""Progress of long work: a bar with the numbers that matter, or silence."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Silent:
+    """Shows nothing; the base of what shows something."""
+
+    def begin(self, name: str, *, total: int, done: int = 0) -> None:
+        """A stage starts, `done` of its `total` steps already behind it."""
+
+    def step(self, **numbers: float | None) -> None:
+        """One step is done; numbers replace the ones shown before, None leaves the old one."""
+
+    def note(self, text: str) -> None:
+        """A line worth keeping on the screen."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to close."""
+
+
+class Bars(Silent):
+    """A rich progress bar per stage, with loss, relative FLOPs and the selection metric."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<10}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            console=console,
+        )
+        self._task: int | None = None
+        self._numbers: dict[str, float] = {}
+
+    def begin(self, name: str, *, total: int, done: int = 0) -> None:
+        self._numbers = {}
+        self._task = self._progress.add_task(name, total=total, completed=done, numbers="")
+
+    def step(self, **numbers: float | None) -> None:
+        if self._task is None:
+            return
+        self._numbers.update({name: value for name, value in numbers.items() if value is not None})
+        shown = "  ".join(f"{name} {value:.3f}" for name, value in self._numbers.items())
+        self._progress.update(self._task, advance=1, numbers=shown)  # type: ignore[arg-type]
+
+    def note(self, text: str) -> None:
+        self._progress.console.print(text)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()

@@ -1,0 +1,54 @@
+"""Interrupted work resumes: the whole training state as safetensors and JSON, written atomically, nothing pickled.
+
+Random numbers need no saving: every step seeds its own from (seed, stage, step, process).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from thresher.errors import RunError
+from thresher.models.checkpoint import replacing_folder
+from thresher.records import write_json
+
+STATE = "state"
+
+
+def write_snapshot(work: Path, groups: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
+    """Save named groups of tensors (model, optimizer, best...) and a JSON description as one unit."""
+    with replacing_folder(work / STATE) as folder:
+        for name, tensors in groups.items():
+            save_file(
+                {key: value.detach().cpu().clone() for key, value in tensors.items()}, folder / f"{name}.safetensors"
+            )
+        write_json(folder / "about.json", about)
+
+
+def read_snapshot(work: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    folder = work / STATE
+    if not (folder / "about.json").is_file():
+        raise RunError(f"nothing to resume in {work}; start without --resume")
+    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    return {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}, about
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """AdamW's moments under their parameters' names."""
+    return {
+        f"{name}|{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    parameters = dict(model.named_parameters())
+    for full_name, value in tensors.items():
+        name, key = full_name.rsplit("|", 1)
+        parameter = parameters[name]
+        # AdamW keeps its step counter where it was made (CPU for the plain loop, the device when fused).
+        optimizer.state[parameter][key] = value if key == "step" else value.to(parameter.device)

@@ -1,0 +1,146 @@
+"""One training stage: batches, learning-rate schedule, accumulation, data parallelism, evaluations on the way."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from thresher.errors import ConfigError
+from thresher.tasks.batches import batches
+from thresher.tasks.encode import Encoded, collate
+from thresher.training.objective import Loss
+from thresher.training.progress import Silent
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """What a stage does. `after_step(step, flops)` runs after every optimizer step, `before_step(progress)` before."""
+
+    name: str
+    epochs: float
+    loss: Callable[[nn.Module, dict[str, Tensor]], Loss]
+    before_step: Callable[[float], None] = lambda progress: None
+    after_step: Callable[[int, float | None], None] = lambda step, flops: None
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """The part of the configuration that every stage shares."""
+
+    batch_size: int
+    accumulate: int
+    warmup: float
+    clip: float
+    max_steps: int | None
+    bf16: bool
+    seed: int
+
+
+def total_steps(rows: int, epochs: float, settings: LoopSettings) -> int:
+    """Optimizer steps of a stage; a data set smaller than one batch still makes one step an epoch."""
+    steps = math.ceil(epochs * max(1, rows // settings.batch_size))
+    return min(steps, settings.max_steps) if settings.max_steps is not None else steps
+
+
+def run_stage(
+    plan: StagePlan,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    rows: Sequence[Encoded],
+    *,
+    pad_id: int,
+    settings: LoopSettings,
+    accelerator: Accelerator,
+    progress: Silent,
+    start: int,
+    checkpoints: set[int],
+    on_checkpoint: Callable[[int], float | None],
+) -> None:
+    """Train from optimizer step `start` to the end, calling `on_checkpoint` after the steps named in `checkpoints`."""
+    steps = total_steps(len(rows), plan.epochs, settings)
+    if start >= steps:
+        return
+    world, rank, device = accelerator.num_processes, accelerator.process_index, accelerator.device
+    wrapped = accelerator.prepare_model(model.train())
+    rates = [group["lr"] for group in optimizer.param_groups]
+    progress.begin(plan.name, total=steps, done=start)
+    for step, chosen in _step_batches(rows, steps, start=start, settings=settings, world=world):
+        plan.before_step(step / steps)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * _schedule(step, steps, settings.warmup)
+        torch.manual_seed(_seed_for(settings.seed, plan.name, step, rank))
+        sums = torch.zeros(2, device=device)  # loss, relative FLOPs
+        pruning = False
+        mine = _shares(chosen, world * settings.accumulate)[
+            rank * settings.accumulate : (rank + 1) * settings.accumulate
+        ]
+        for index, micro in enumerate(mine):
+            batch = {name: value.to(device) for name, value in collate([rows[i] for i in micro], pad_id=pad_id).items()}
+            batch["rows"] = torch.tensor(micro)
+            # Gradients are averaged over processes; the weight turns that into a mean over the whole batch.
+            weight = len(micro) * world / len(chosen)
+            last = index == len(mine) - 1
+            with nullcontext() if last else accelerator.no_sync(wrapped):
+                with torch.autocast(device.type, dtype=torch.bfloat16, enabled=settings.bf16):
+                    loss = plan.loss(wrapped, batch)
+                accelerator.backward(loss.total * weight)
+            pruning = loss.flops is not None
+            flops_part = loss.flops if loss.flops is not None else torch.zeros((), device=device)
+            sums += torch.stack([loss.total.detach().float(), flops_part.float()]) * weight
+        accelerator.clip_grad_norm_(model.parameters(), settings.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        means = accelerator.reduce(sums, reduction="mean").tolist()
+        flops = means[1] if pruning else None
+        plan.after_step(step, flops)
+        metric = on_checkpoint(step + 1) if step + 1 in checkpoints else None
+        model.train()
+        progress.step(loss=means[0], flops=flops, metric=metric)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+def _step_batches(
+    rows: Sequence[Encoded], steps: int, *, start: int, settings: LoopSettings, world: int
+) -> Iterator[tuple[int, list[int]]]:
+    """Whole batches in a fixed order that depends on (seed, epoch) only, from step `start` on."""
+    lengths = [len(row.input_ids) for row in rows]
+    if len(rows) < world * settings.accumulate:
+        raise ConfigError(
+            f"{len(rows)} training rows cannot be split over {world} processes x accumulate = {settings.accumulate}"
+        )
+    size = min(settings.batch_size, len(rows))
+    step, epoch = 0, 0
+    while step < steps:
+        for batch in batches(lengths, batch_size=size, seed=settings.seed, epoch=epoch):
+            if len(batch) < size:
+                continue  # the incomplete batch of an epoch; its rows come back in the next, differently shuffled
+            if step >= steps:
+                return
+            if step >= start:
+                yield step, batch
+            step += 1
+        epoch += 1
+
+
+def _shares(items: list[int], parts: int) -> list[list[int]]:
+    """Split into `parts` runs whose sizes differ by at most one."""
+    return [items[len(items) * i // parts : len(items) * (i + 1) // parts] for i in range(parts)]
+
+
+def _schedule(step: int, steps: int, warmup: float) -> float:
+    """Linear warm-up, then linear decay to zero."""
+    rising = max(1, round(steps * warmup))
+    if step < rising:
+        return (step + 1) / rising
+    return max(0.0, (steps - step) / max(1, steps - rising))
+
+
+def _seed_for(seed: int, stage: str, step: int, rank: int) -> int:
+    digest = hashlib.sha256(f"{seed} {stage} {step} {rank}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")

@@ -1,0 +1,127 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thresher.errors import DataError
+from thresher.tasks import Task, load_file_task
+from thresher.tasks.splits import fingerprint
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def films(count: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"text": f"film {i}", "label": ("bad", "good")[i % 2], **more} for i in range(count)]
+
+
+def load(train: Path, test: Path | None = None, **options: Any) -> Task:
+    return load_file_task(train, **{"test": test, "text_column": "text", "label_column": "label", **options})
+
+
+def keys(task: Task) -> list[set[bytes]]:
+    return [{fingerprint(row) for row in part} for part in (task.train, task.selection, *task.test.values())]
+
+
+def test_one_file_is_split_three_ways(tmp_path: Path) -> None:
+    task = load(write(tmp_path / "films.jsonl", films(100)))
+    assert (len(task.train), len(task.selection), len(task.test["held_out"])) == (81, 9, 10)
+    assert sum(map(len, keys(task))) == len(set.union(*keys(task))) == 100
+    assert task.spec.name == "films"
+    assert (task.spec.labels, task.spec.metrics) == (("bad", "good"), ("accuracy",))
+    assert "100 rows, 9 of them for selection; 10 rows held out by hash as test" in task.source
+    turned = load(write(tmp_path / "turned.jsonl", films(100)[::-1]))
+    assert keys(turned) == keys(task)
+
+
+def test_two_files_and_their_overlap(tmp_path: Path) -> None:
+    test = films(3) + [{"text": "new", "label": "good"}]
+    task = load(write(tmp_path / "films.jsonl", films(50)), write(tmp_path / "test.jsonl", test))
+    assert [(row.text, row.label) for row in task.test["test"]] == [
+        ("film 0", 0),
+        ("film 1", 1),
+        ("film 2", 0),
+        ("new", 1),
+    ]
+    assert len(task.train) + len(task.selection) == 50
+    assert not keys(task)[1] & keys(task)[2]
+    assert task.source.endswith("test.jsonl; 3 training rows also occur in the test rows")
+
+
+def test_csv_with_pairs_and_regression(tmp_path: Path) -> None:
+    path = tmp_path / "stars.csv"
+    path.write_text("title,review,stars\n" + "".join(f"t{i},r{i},{i / 4}\n" for i in range(20)), encoding="utf-8")
+    task = load(path, text_column="title", pair_column="review", label_column="stars")
+    assert task.spec.regression and task.spec.metrics == ("pearson", "spearman")
+    rows = sorted([*task.train, *task.selection, *task.test["held_out"]], key=lambda row: row.label)
+    assert [(row.text, row.pair, row.label) for row in rows] == [(f"t{i}", f"r{i}", i / 4) for i in range(20)]
+    assert all(isinstance(row.label, float) for row in rows)
+
+
+def test_parquet_task(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(films(20)), tmp_path / "films.parquet")
+    assert load(tmp_path / "films.parquet").spec.labels == ("bad", "good")
+    parquet.write_table(pyarrow.table({"text": [1, 2], "label": ["a", "b"]}), tmp_path / "films.parquet")
+    with pytest.raises(DataError, match=r"films.parquet, row 1: 'text' is of type int"):
+        load(tmp_path / "films.parquet")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "", "label": "bad"}, r"row 21 \(line 21\): 'text' is empty; give it text or remove the row"),
+        ({"text": " \u200b\x00", "label": "bad"}, r"row 21 \(line 21\): 'text' is empty"),
+        ({"text": None, "label": "bad"}, r"row 21 \(line 21\): 'text' is empty"),
+        ({"text": 7, "label": "bad"}, r"row 21 \(line 21\): 'text' is of type int; it must be text"),
+        ({"text": ["a"], "label": "bad"}, r"row 21 .*'text' is of type list"),
+        ({"text": "\ud83d", "label": "bad"}, r"row 21 \(line 21\): 'text' has \\ud83d, half a character"),
+        ({"label": "bad"}, r"row 21 \(line 21\) has no 'text'; it has: label"),
+        ({"text": "a"}, r"row 21 \(line 21\) has no 'label'; it has: text"),
+        ({"text": "a", "label": None}, r"row 21 \(line 21\) has no label in 'label'"),
+    ],
+)
+def test_bad_rows_are_named_in_both_files(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    bad = write(tmp_path / "bad.jsonl", [*films(20), row])
+    with pytest.raises(DataError, match="bad.jsonl, " + message):
+        load(bad)
+    with pytest.raises(DataError, match="bad.jsonl, " + message):
+        load(write(tmp_path / "good.jsonl", films(20)), bad)
+
+
+def test_unknown_column_lists_the_others(tmp_path: Path) -> None:
+    path = write(tmp_path / "films.jsonl", films(20))
+    with pytest.raises(DataError, match="films.jsonl has no column 'review'; available columns: text, label"):
+        load(path, text_column="review")
+    with pytest.raises(DataError, match="column 'text' is given twice"):
+        load(path, pair_column="text")
+
+
+def test_test_label_unknown_to_train(tmp_path: Path) -> None:
+    test = write(tmp_path / "test.jsonl", [{"text": "a", "label": "odd"}])
+    with pytest.raises(DataError, match=r"test.jsonl, row 1 \(line 1\): label 'odd' does not.*has: bad, good"):
+        load(write(tmp_path / "films.jsonl", films(20)), test)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (films(1), "every label in 'label' is 'bad'"),
+        (films(2), "too few different rows to split; it needs at least three different rows"),
+        ([{"text": "same", "label": label} for label in "ab"], "too few different rows"),
+        (films(3), "only one label left in its 1 training rows after the split"),
+    ],
+)
+def test_too_little_to_split(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load(write(tmp_path / "films.jsonl", rows))
+
+
+def test_training_file_given_as_test_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "films.jsonl", films(20))
+    with pytest.raises(DataError, match="at least two different rows that are not test rows"):
+        load(path, path)
