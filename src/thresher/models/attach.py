@@ -4,7 +4,6 @@ Every encoder layer's class is replaced by a subclass whose forward follows the 
 stay as they are, so the model trains, moves, copies and saves as before. In mode "off" the stock code runs.
 """
 
-import functools
 import math
 from typing import Any
 
@@ -112,9 +111,15 @@ class PrunedLayer(nn.Module):
         return family.wrap(output)
 
 
-@functools.cache
-def _pruned_class(layer_class: Any) -> type[nn.Module]:
-    return type(f"Pruned{layer_class.__name__}", (PrunedLayer, layer_class), {"__module__": layer_class.__module__})
+_PRUNED_CLASSES: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+def _pruned_class(layer_class: type[nn.Module]) -> type[nn.Module]:
+    """One subclass per layer class, so that two pruned models of a family have layers of one class."""
+    if layer_class not in _PRUNED_CLASSES:
+        body = {"__module__": layer_class.__module__}
+        _PRUNED_CLASSES[layer_class] = type(f"Pruned{layer_class.__name__}", (PrunedLayer, layer_class), body)
+    return _PRUNED_CLASSES[layer_class]
 
 
 def _begin_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from thresher.config import PruneConfig
 from thresher.errors import CheckpointError, ConfigError, ModelError
@@ -36,8 +36,18 @@ class Checkpoint:
     manifest: dict[str, Any] = field(default_factory=dict)
 
 
-def save(model: Any, tokenizer: Any, path: str | Path, *, about: dict[str, Any] | None = None) -> None:
-    """Write a pruned model as a Hugging Face folder with `thresher.json`; `about` adds recipe, quality..."""
+def save(
+    model: Any,
+    tokenizer: Any,
+    path: str | Path,
+    *,
+    about: dict[str, Any] | None = None,
+    dense: dict[str, Tensor] | None = None,
+) -> None:
+    """Write a pruned model as a Hugging Face folder with `thresher.json`.
+
+    `about` adds recipe, quality and so on to the manifest; `dense`, the weights of the unpruned model, go into dense/.
+    """
     gates = gates_of(model)
     manifest = {
         "format_version": FORMAT_VERSION,
@@ -51,6 +61,9 @@ def save(model: Any, tokenizer: Any, path: str | Path, *, about: dict[str, Any] 
     with replacing_folder(Path(path)) as folder:
         model.save_pretrained(folder, state_dict=weights)
         tokenizer.save_pretrained(folder)
+        if dense is not None:
+            model.save_pretrained(folder / "dense", state_dict=dense)
+            tokenizer.save_pretrained(folder / "dense")
         write_json(folder / MANIFEST, manifest)
 
 

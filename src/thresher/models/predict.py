@@ -1,6 +1,6 @@
 """Run a model over padded batches and collect what every evaluation needs."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,37 +8,57 @@ from torch import Tensor, nn
 
 from thresher.models.attach import gates_of
 
+Batch = tuple[list[int], dict[str, Tensor]]  # row numbers, and the tensors of these rows
+
 
 @dataclass(frozen=True)
 class Predictions:
-    """Rows in the order of the batches. logits: (rows, outputs), lengths: (rows,), kept: (rows, layers) or None."""
+    """rows: (n,) row numbers, logits: (n, outputs), lengths: (n,), kept: (n, layers) or None without pruning."""
 
+    rows: Tensor
     logits: Tensor
     lengths: Tensor
     kept: Tensor | None
 
+    @staticmethod
+    def merge(parts: "Sequence[Predictions]") -> "Predictions":
+        """One set of predictions in row order."""
+        order = torch.cat([part.rows for part in parts]).argsort()
+        kept = [part.kept for part in parts if part.kept is not None]
+        return Predictions(
+            rows=torch.cat([part.rows for part in parts])[order],
+            logits=torch.cat([part.logits for part in parts])[order],
+            lengths=torch.cat([part.lengths for part in parts])[order],
+            kept=torch.cat(kept)[order] if kept else None,
+        )
+
 
 @torch.inference_mode()
-def predict(model: nn.Module, batches: Iterable[dict[str, Tensor]], *, pruned: bool) -> Predictions:
-    """Evaluate a model on batches of input_ids, attention_mask and optional token_type_ids; labels are ignored.
+def predict(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    *,
+    pruned: bool,
+    on_batch: Callable[[int, int], None] | None = None,
+) -> Predictions:
+    """Evaluate a model with gates: hard decisions with `pruned`, the stock dense forward without.
 
-    With `pruned`, gates decide hard and the kept counts are recorded; without, the stock forward runs.
+    Mode and training flag are left as found. `on_batch(done, total)` is told about progress.
     """
     device = next(model.parameters()).device
-    was_training = model.training
+    gates, was_training = gates_of(model), model.training
+    mode = gates.mode
+    gates.set_mode("hard" if pruned else "off")
     model.eval()
-    logits, lengths, kept = [], [], []
-    for batch in batches:
+    parts = []
+    for index, (rows, batch) in enumerate(batches):
         inputs = {name: value.to(device, non_blocking=True) for name, value in batch.items() if name != "labels"}
-        logits.append(model(**inputs).logits.float())
-        lengths.append(inputs["attention_mask"].sum(dim=-1))
-        if pruned:
-            trace = gates_of(model).trace
-            assert trace is not None  # a forward pass in a pruning mode always leaves a trace
-            kept.append(trace.kept())
+        logits = model(**inputs).logits.float()
+        lengths = inputs["attention_mask"].sum(dim=-1)
+        kept = gates.trace.kept().cpu() if gates.trace is not None else None
+        parts.append(Predictions(torch.tensor(rows), logits.cpu(), lengths.cpu(), kept))
+        if on_batch:
+            on_batch(index + 1, len(batches))
+    gates.set_mode(mode)
     model.train(was_training)
-    return Predictions(
-        logits=torch.cat(logits).cpu(),
-        lengths=torch.cat(lengths).cpu(),
-        kept=torch.cat(kept).cpu() if pruned else None,
-    )
+    return Predictions.merge(parts)

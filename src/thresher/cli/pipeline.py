@@ -1,0 +1,202 @@
+"""From a dense model to a saved run: load, train, evaluate on held-out rows, save. Used by `prune` and `demo`."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thresher.config import PruneConfig, TrainConfig
+from thresher.errors import ConfigError, ModelError, RunError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from thresher.tasks import Task
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a pruning run is told."""
+
+    model: str
+    task: "Task"
+    prune: PruneConfig
+    train: TrainConfig
+    out: Path
+    finetune: str  # auto, always or never
+    device: str
+    resume: bool = False
+    overwrite: bool = False
+
+    @property
+    def work(self) -> Path:
+        """Where the state of unfinished work lives; `out` itself appears only when it is complete."""
+        return self.out.with_name(self.out.name + ".partial")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gives; None in all processes but the first."""
+
+    model: Any
+    tokenizer: Any
+    report: dict[str, Any]
+
+
+def check_output(job: Job) -> None:
+    """Refuse to destroy anything, before any work starts."""
+    from thresher.models.checkpoint import MANIFEST
+
+    if job.out.is_file():
+        raise RunError(f"{job.out} is a file; --out must name a folder")
+    if job.out.exists() and any(job.out.iterdir()) and not (job.out / MANIFEST).is_file():
+        raise RunError(f"{job.out} exists and is not a thresher run; choose another --out")
+    if job.resume and not job.work.exists():
+        raise RunError(f"nothing to resume: {job.work} does not exist; start without --resume")
+    if job.resume or job.overwrite:
+        return
+    if job.work.exists():
+        raise RunError(f"{job.work} holds an interrupted run; go on with --resume, or start anew with --overwrite")
+    if job.out.exists() and any(job.out.iterdir()):
+        raise RunError(f"{job.out} already holds a run; choose another --out, or replace it with --overwrite")
+
+
+def run_job(job: Job, screen: "Console") -> Outcome | None:
+    """Learn, measure and save; returns the outcome in the first process and None in the others."""
+    from thresher.models.attach import prune_
+    from thresher.training.progress import Bars
+    from thresher.training.trainer import Trainer
+
+    check_output(job)
+    model, tokenizer, finetune = _load(job)
+    prune = _with_separator(job.prune, tokenizer)
+    prune_(model, prune)
+    trainer = Trainer(
+        model,
+        tokenizer,
+        job.task,
+        job.train,
+        finetune=finetune,
+        work=job.work,
+        resume=job.resume,
+        progress=Bars(screen),
+        device=job.device,
+    )
+    if not job.resume and trainer.accelerator.is_main_process:
+        shutil.rmtree(job.work, ignore_errors=True)
+        screen.print(f"data: {job.task.source}")
+        screen.print(f"training in {trainer.precision} on {trainer.accelerator.device.type}")
+        if trainer.train_set.truncated:
+            screen.print(
+                f"{trainer.train_set.truncated} training rows truncated to {trainer.train_set.max_length} tokens"
+            )
+    trainer.accelerator.wait_for_everyone()
+    standing = trainer.fit()
+    if not trainer.accelerator.is_main_process:
+        return None
+    report = _measure(job, model, tokenizer, trainer, screen)
+    report |= {"seconds": round(standing.seconds, 1), "history": standing.history}
+    _save(job, model, tokenizer, report, dense=trainer.dense_weights() if finetune else None)
+    return Outcome(model=model, tokenizer=tokenizer, report=report)
+
+
+def _load(job: Job) -> tuple[Any, Any, bool]:
+    """The model, its tokenizer, and whether a head must be fine-tuned first."""
+    import torch
+
+    from thresher.models.checkpoint import has_head, load_dense
+
+    torch.manual_seed(job.train.seed)  # a new head's weights are part of the run
+    spec = job.task.spec
+    if job.finetune not in ("auto", "always", "never"):
+        raise ConfigError(f"finetune = {job.finetune!r} is not one of: auto, always, never")
+    fits = has_head(job.model, spec.num_labels)
+    if job.finetune == "never" and not fits:
+        raise ModelError(
+            f"'{job.model}' has no classification head with {spec.num_labels} outputs, and --finetune never "
+            "forbids to train one; use --finetune auto"
+        )
+    if fits and job.finetune != "always":
+        model, tokenizer = load_dense(job.model)
+        _check_label_order(model, spec.labels)
+        return model, tokenizer, False
+    labels = dict(enumerate(spec.labels or ("value",)))
+    model, tokenizer = load_dense(
+        job.model,
+        num_labels=spec.num_labels,
+        id2label=labels,
+        label2id={name: index for index, name in labels.items()},
+        problem_type="regression" if spec.regression else "single_label_classification",
+    )
+    return model, tokenizer, True
+
+
+def _check_label_order(model: Any, labels: tuple[str, ...]) -> None:
+    """A model whose class names are the task's in another order would be taught the wrong classes."""
+    own = [str(model.config.id2label[index]).lower() for index in range(model.config.num_labels)]
+    wanted = [name.lower() for name in labels]
+    if sorted(own) == sorted(wanted) and own != wanted:
+        raise ModelError(
+            f"the model's classes are in the order {', '.join(own)}, the task's in the order {', '.join(wanted)}; "
+            "train a new head with --finetune always"
+        )
+
+
+def _with_separator(config: PruneConfig, tokenizer: Any) -> PruneConfig:
+    """Fill in the separator's id when a protected group needs it."""
+    from dataclasses import replace
+
+    if config.separator_id is None and {"separators", "first_segment"} & set(config.protect):
+        if tokenizer.sep_token_id is None:
+            raise ModelError("the tokenizer has no separator token, so separators and segments cannot be protected")
+        return replace(config, separator_id=tokenizer.sep_token_id)
+    return config
+
+
+def _measure(job: Job, model: Any, tokenizer: Any, trainer: Any, screen: "Console") -> dict[str, Any]:
+    """Dense baseline and pruned model on the test rows, which took no part in training or selection."""
+    from rich.progress import Progress
+
+    from thresher.evaluation.quality import evaluate
+
+    found: dict[str, dict[str, Any]] = {}
+    pruned_weights = {name: value.clone() for name, value in model.state_dict().items()}
+    with Progress(console=screen, transient=True) as bars:
+        for split in job.task.test:
+            found[split] = {}
+            for name in ("dense", "pruned"):
+                weights = trainer.dense_weights() if name == "dense" else pruned_weights
+                model.load_state_dict(weights, strict=name == "pruned")
+                bar = bars.add_task(f"{split}: {name}", total=None)
+
+                def advance(done: int, total: int, bar: Any = bar) -> None:
+                    bars.update(bar, completed=done, total=total)
+
+                found[split][name] = evaluate(
+                    model,
+                    tokenizer,
+                    job.task,
+                    split=split,
+                    max_length=job.train.max_length,
+                    pruned=name == "pruned",
+                    on_batch=advance,
+                ).to_dict()
+    return {"quality": found}
+
+
+def _save(job: Job, model: Any, tokenizer: Any, report: dict[str, Any], *, dense: dict[str, Any] | None) -> None:
+    """The run as one folder that appears whole; the dense model we fine-tuned ourselves goes into its folder dense/."""
+    from thresher.models.checkpoint import save
+    from thresher.records import provenance
+
+    about = {
+        "task": {"name": job.task.spec.name, "labels": list(job.task.spec.labels), "source": job.task.source},
+        "base_model": job.model if dense is None else f"{job.model}, fine-tuned here (see dense/)",
+        "recipe": job.train.to_dict(),
+        "quality": report["quality"],
+        "seconds": report["seconds"],
+        "history": report["history"],
+        "provenance": provenance(device=job.device, seed=job.train.seed),
+    }
+    save(model, tokenizer, job.out, about=about, dense=dense)
+    shutil.rmtree(job.work, ignore_errors=True)

@@ -1,0 +1,131 @@
+"""thresher prune: learn which tokens a model can drop."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from thresher.cli.options import (
+    AsJson,
+    DataFolder,
+    Device,
+    LabelColumn,
+    PairColumn,
+    TaskName,
+    TestFile,
+    TextColumn,
+    load_data,
+    pick_device,
+)
+from thresher.config import RECIPES, PruneConfig, TrainConfig, read_toml
+
+
+TRAIN_FLAGS = (
+    *("target_flops", "lambda_", "finetune_epochs", "soft_epochs", "hard_epochs", "max_steps", "batch_size"),
+    *("accumulate", "lr", "temperature", "distill", "max_length", "precision", "seed"),
+)
+
+
+def _train(name: str) -> Any:
+    return typer.Option(help=TrainConfig.help_for(name))
+
+
+def prune(
+    model: Annotated[str, typer.Argument(help="a Hugging Face folder or hub name, fine-tuned or not")],
+    out: Annotated[Path, typer.Option("--out", help="folder to write; it appears when the run is complete")],
+    task: TaskName = None,
+    data: DataFolder = None,
+    train: Annotated[
+        Path | None, typer.Option("--train", help="your own training rows: CSV, TSV, JSONL, Parquet")
+    ] = None,
+    test: TestFile = None,
+    text_column: TextColumn = "text",
+    pair_column: PairColumn = None,
+    label_column: LabelColumn = "label",
+    target_flops: Annotated[float | None, _train("target_flops")] = None,
+    lambda_: Annotated[float | None, typer.Option("--lambda", help=TrainConfig.help_for("lambda_"))] = None,
+    recipe: Annotated[str, _train("recipe")] = "default",
+    config: Annotated[Path | None, typer.Option(help="TOML file with [prune] and [train]; flags override it")] = None,
+    finetune: Annotated[str, typer.Option(help="train a head first: auto (if there is none), always, never")] = "auto",
+    finetune_epochs: Annotated[float | None, _train("finetune_epochs")] = None,
+    soft_epochs: Annotated[float | None, _train("soft_epochs")] = None,
+    hard_epochs: Annotated[float | None, _train("hard_epochs")] = None,
+    max_steps: Annotated[int | None, _train("max_steps")] = None,
+    batch_size: Annotated[int | None, _train("batch_size")] = None,
+    accumulate: Annotated[int | None, _train("accumulate")] = None,
+    lr: Annotated[float | None, _train("lr")] = None,
+    temperature: Annotated[float | None, _train("temperature")] = None,
+    distill: Annotated[float | None, _train("distill")] = None,
+    max_length: Annotated[int | None, _train("max_length")] = None,
+    precision: Annotated[str | None, _train("precision")] = None,
+    protect: Annotated[list[str] | None, typer.Option(help=PruneConfig.help_for("protect"))] = None,
+    scale: Annotated[str | None, typer.Option(help=PruneConfig.help_for("scale"))] = None,
+    seed: Annotated[int | None, _train("seed")] = None,
+    device: Device = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted run")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in --out")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Learn thresholds and fine-tune the pruned model; shows quality before and after, cost and kept tokens per layer.
+
+    Example: thresher prune my-encoder --task sst2 --data glue --target-flops 0.5 --out runs/sst2
+
+    Several GPUs: accelerate launch -m thresher prune my-encoder --task sst2 --data glue --out runs/sst2
+    """
+    from thresher.cli.output import console, layers_table, print_json, quality_table, quiet_libraries
+    from thresher.cli.pipeline import Job, check_output, run_job
+
+    given = locals()
+    train_config, prune_config = resolve(
+        recipe,
+        config,
+        train_flags={name: given[name] for name in TRAIN_FLAGS if given[name] is not None},
+        prune_flags={name: given[name] for name in ("protect", "scale") if given[name]},
+    )
+    rows = load_data(
+        task=task,
+        data=data,
+        train=train,
+        test=test,
+        text_column=text_column,
+        pair_column=pair_column,
+        label_column=label_column,
+    )
+    job = Job(
+        model=model,
+        task=rows,
+        prune=prune_config,
+        train=train_config,
+        out=out,
+        finetune=finetune,
+        device=pick_device(device),
+        resume=resume,
+        overwrite=overwrite,
+    )
+    check_output(job)
+    quiet_libraries()
+    screen = console(as_json)
+    outcome = run_job(job, screen)
+    if outcome is None:
+        return
+    for split, models in outcome.report["quality"].items():
+        screen.print(quality_table(f"{rows.spec.name} {split}", models))
+    screen.print(layers_table(next(iter(outcome.report["quality"].values()))["pruned"]))
+    screen.print(f'saved {out}; see it at work: thresher explain {out} "some text"')
+    if as_json:
+        print_json({"out": str(out), "seconds": outcome.report["seconds"], "quality": outcome.report["quality"]})
+
+
+def resolve(
+    recipe: str, config: Path | None, *, train_flags: dict[str, Any], prune_flags: dict[str, Any]
+) -> tuple[TrainConfig, PruneConfig]:
+    """Flag > TOML > recipe. A FLOPs target given on one level replaces a lambda of a lower one, and the other way."""
+    tables = read_toml(config) if config is not None else {}
+    chosen = tables.get("train", {}).get("recipe", recipe)
+    train_table = {name: value for name, value in tables.get("train", {}).items() if name != "recipe"}
+    for rival, other in (("target_flops", "lambda_"), ("lambda_", "target_flops")):
+        if rival in train_flags and other not in train_flags:
+            train_table.pop(other, None)
+    train = TrainConfig.recipe_named(chosen, **{**train_table, **train_flags})
+    prune = PruneConfig.from_dict({**RECIPES[chosen]["prune"], **tables.get("prune", {}), **prune_flags})
+    return train, prune

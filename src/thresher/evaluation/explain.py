@@ -1,0 +1,73 @@
+"""Which layer dropped which token of one text, and what the model then decided."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from thresher.core.cost import relative_flops
+from thresher.models.attach import encoder_shape, gates_of
+from thresher.tasks.encode import collate, encode, usable_positions
+from thresher.tasks.task import Example
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """dropped_at[i] is the layer (counted from 1) that dropped token i, or None if it survived all of them.
+
+    For a regression `label` is empty and `probability` None; `value` holds the prediction.
+    """
+
+    tokens: list[str]
+    dropped_at: list[int | None]
+    kept_per_layer: list[int]
+    layers: int
+    label: str
+    probability: float | None
+    value: float | None
+    relative_flops: float
+    truncated: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@torch.inference_mode()
+def explain(
+    model: Any, tokenizer: Any, text: str, pair: str | None = None, *, max_length: int | None = None
+) -> Explanation:
+    """Run one text (or pair) through hard pruning and report every decision."""
+    data = encode(
+        tokenizer,
+        [Example(text=text, pair=pair, label=0)],
+        max_length=max_length,
+        positions=usable_positions(model.config),
+    )
+    batch = collate(data.rows, pad_id=tokenizer.pad_token_id)
+    device = next(model.parameters()).device
+    gates = gates_of(model)
+    mode = gates.mode
+    gates.set_mode("hard")
+    inputs = {name: value.to(device) for name, value in batch.items() if name != "labels"}
+    logits = model.eval()(**inputs).logits[0].float().cpu()
+    trace = gates.trace
+    assert trace is not None  # the forward pass above leaves one
+    alive = torch.stack(trace.alive)[:, 0].cpu()  # (layers + 1, tokens)
+    lengths, kept = trace.lengths().cpu(), trace.kept().cpu()
+    gates.set_mode(mode)
+    layers = len(alive) - 1
+    survived = alive.long().sum(dim=0) - 1  # how many layers each token came out of
+    regression = logits.shape[0] == 1
+    probabilities = torch.softmax(logits, dim=-1)
+    best = int(probabilities.argmax())
+    return Explanation(
+        tokens=tokenizer.convert_ids_to_tokens(data.rows[0].input_ids),
+        dropped_at=[None if count == layers else int(count) + 1 for count in survived.tolist()],
+        kept_per_layer=kept[0].tolist(),
+        layers=layers,
+        label="" if regression else str(model.config.id2label[best]),
+        probability=None if regression else float(probabilities[best]),
+        value=float(logits[0]) if regression else None,
+        relative_flops=float(relative_flops(encoder_shape(model), lengths, kept)),
+        truncated=data.truncated > 0,
+    )

@@ -1,0 +1,122 @@
+"""Quality, relative FLOPs and kept tokens of a model on held-out rows, overall and by length quartile."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thresher.core.cost import EncoderShape, dense_macs, engine_macs, flops, paper_macs, relative_flops
+from thresher.models.attach import encoder_shape
+from thresher.models.predict import Predictions, predict
+from thresher.tasks.encode import encode, padded_batches, usable_positions
+from thresher.tasks.task import Example, Task
+
+
+@dataclass(frozen=True)
+class Quartile:
+    """The rows whose length in tokens lies in [shortest, longest]."""
+
+    shortest: int
+    longest: int
+    rows: int
+    score: float
+    relative_flops: float | None
+
+
+@dataclass(frozen=True)
+class Quality:
+    """One model on one split. `relative_flops` is in the paper's accounting; `engine_relative_flops` counts what packed
+    execution computes over what dense packed execution computes. None where the model does not prune."""
+
+    split: str
+    rows: int
+    truncated: int
+    mean_length: float
+    metrics: dict[str, float]
+    gflops_dense: float
+    gflops: float
+    relative_flops: float | None
+    engine_relative_flops: float | None
+    kept_per_layer: list[float] | None
+    quartiles: list[Quartile]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def evaluate(
+    model: Any,
+    tokenizer: Any,
+    task: Task,
+    *,
+    split: str | None = None,
+    max_length: int | None = None,
+    pruned: bool = True,
+    on_batch: Callable[[int, int], None] | None = None,
+) -> Quality:
+    """Hard evaluation of a model with gates on a test split (the first one by default).
+
+    `pruned=False` runs the same weights dense. `on_batch(done, total)` is told about progress.
+    """
+    name = split or next(iter(task.test))
+    examples: list[Example] = task.test[name]
+    data = encode(tokenizer, examples, max_length=max_length, positions=usable_positions(model.config))
+    batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
+    found = predict(model, batches, pruned=pruned, on_batch=on_batch)
+    labels = np.array([row.label for row in data.rows])
+    shape = encoder_shape(model)
+    dense = dense_macs(shape, found.lengths)
+    spent = paper_macs(shape, found.lengths, found.kept) if found.kept is not None else dense
+    return Quality(
+        split=name,
+        rows=len(data.rows),
+        truncated=data.truncated,
+        mean_length=float(found.lengths.float().mean()),
+        metrics=task.score(found.logits.numpy(), labels),
+        gflops_dense=float(flops(dense).double().mean()) / 1e9,
+        gflops=float(flops(spent).double().mean()) / 1e9,
+        relative_flops=float(relative_flops(shape, found.lengths, found.kept)) if found.kept is not None else None,
+        engine_relative_flops=_engine_relative(shape, found),
+        kept_per_layer=found.kept.double().mean(dim=0).tolist() if found.kept is not None else None,
+        quartiles=_by_quartile(task, shape, found, labels),
+    )
+
+
+def _engine_relative(shape: EncoderShape, found: Predictions) -> float | None:
+    if found.kept is None:
+        return None
+    whole = found.lengths[:, None].expand(-1, shape.layers).contiguous()
+    spent, dense = engine_macs(shape, found.lengths, found.kept), engine_macs(shape, found.lengths, whole)
+    return float(spent.sum() / dense.sum())
+
+
+def _by_quartile(task: Task, shape: EncoderShape, found: Predictions, labels: Any) -> list[Quartile]:
+    """Split the rows at the quartiles of their length; equal lengths stay together, so parts may differ in size."""
+    edges = np.quantile(found.lengths.numpy(), [0.25, 0.5, 0.75])
+    part = torch.from_numpy(np.searchsorted(edges, found.lengths.numpy(), side="left"))
+    quartiles = []
+    for index in range(4):
+        rows: Tensor = (part == index).nonzero().squeeze(-1)
+        if len(rows) == 0:
+            continue
+        lengths = found.lengths[rows]
+        quartiles.append(
+            Quartile(
+                shortest=int(lengths.min()),
+                longest=int(lengths.max()),
+                rows=len(rows),
+                score=task.score(found.logits[rows].numpy(), labels[rows.numpy()])["score"],
+                relative_flops=(
+                    float(relative_flops(shape, lengths, found.kept[rows])) if found.kept is not None else None
+                ),
+            )
+        )
+    return quartiles
+
+
+def share_kept(quality: Quality) -> Sequence[float]:
+    """Mean kept tokens of each layer as a share of the mean length."""
+    return [kept / quality.mean_length for kept in quality.kept_per_layer or []]
