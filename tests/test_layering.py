@@ -14,11 +14,12 @@ import pytest
 PACKAGE = "thresher"
 SOURCE = Path(__file__).resolve().parents[1] / "src" / PACKAGE
 
-OPEN_TO_ALL = {"config", "errors", "records"}
+OPEN_TO_ALL = {"config", "errors", "hardware", "records"}
 MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "errors": set(),
     "records": set(),
+    "hardware": set(),
     "core": set(),
     "models": {"core"},
     "engine": {"core", "models"},

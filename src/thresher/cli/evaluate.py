@@ -14,7 +14,7 @@ from thresher.cli.options import (
     TaskName,
     TestFile,
     TextColumn,
-    load_data,
+    load_named_task,
     pick_device,
 )
 
@@ -28,9 +28,6 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
     task: TaskName = None,
     data: DataFolder = None,
-    train: Annotated[
-        Path | None, typer.Option("--train", help="your own training rows (their labels are needed)")
-    ] = None,
     test: TestFile = None,
     text_column: TextColumn = "text",
     pair_column: PairColumn = None,
@@ -47,19 +44,24 @@ def evaluate(
     from thresher.errors import ConfigError, DataError
     from thresher.models.checkpoint import load, read_manifest
     from thresher.records import provenance
+    from thresher.tasks import load_test_file
 
     if max_length is not None and max_length < 4:
         raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
     manifest = read_manifest(run)
-    rows = load_data(
-        task=task,
-        data=data,
-        train=train,
-        test=test,
-        text_column=text_column,
-        pair_column=pair_column,
-        label_column=label_column,
-    )
+    trained_on = manifest.get("task", {})
+    if task is not None and test is not None:
+        raise ConfigError("give either --task NAME or --test FILE, not both")
+    if test is not None:
+        rows = load_test_file(
+            test,
+            text_column=text_column,
+            pair_column=pair_column,
+            label_column=label_column,
+            labels=tuple(trained_on.get("labels", ())),
+        )
+    else:
+        rows = load_named_task(task or _own_task(run, trained_on), data)
     place = pick_device(device)
     quiet_libraries()
     checkpoint = load(run)
@@ -84,6 +86,17 @@ def evaluate(
     screen.print("'same weights, dense' is this run without pruning; relative FLOPs in the paper's accounting")
     if as_json:
         print_json({"run": str(run), "task": rows.spec.name, "splits": found, **provenance(device=place, seed=None)})
+
+
+def _own_task(run: Path, trained_on: dict[str, Any]) -> str:
+    """The task the run was made for, if it is one that can be loaded by name."""
+    from thresher.errors import ConfigError
+    from thresher.tasks import task_names
+
+    name = trained_on.get("name")
+    if name not in task_names():
+        raise ConfigError(f"{run} was trained on your own files; give rows to evaluate on with --test FILE")
+    return str(name)
 
 
 def evaluate_both(

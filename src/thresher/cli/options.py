@@ -24,29 +24,12 @@ AsJson = Annotated[
 ]
 
 
-def load_data(
-    *,
-    task: str | None,
-    data: Path | None,
-    train: Path | None,
-    test: Path | None,
-    text_column: str,
-    pair_column: str | None,
-    label_column: str,
-) -> "Task":
-    """The task named by --task, or the one in the user's files."""
-    from thresher.tasks import load_file_task, load_task
+def load_named_task(name: str, data: Path | None) -> "Task":
+    from thresher.tasks import load_task
 
-    if (task is None) == (train is None):
-        raise ConfigError("give either --task NAME or --train FILE")
-    if task is not None:
-        if test is not None:
-            raise ConfigError(f"--test {test} goes with --train FILE; task {task} has its own test rows")
-        if data is not None and not data.is_dir():
-            raise DataError(f"data folder {data} does not exist")
-        return load_task(task, data=data)
-    assert train is not None  # checked above
-    return load_file_task(train, test=test, text_column=text_column, pair_column=pair_column, label_column=label_column)
+    if data is not None and not data.is_dir():
+        raise DataError(f"data folder {data} does not exist")
+    return load_task(name, data=data)
 
 
 def pick_device(wanted: str) -> str:

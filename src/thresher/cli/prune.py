@@ -14,11 +14,11 @@ from thresher.cli.options import (
     TaskName,
     TestFile,
     TextColumn,
-    load_data,
+    load_named_task,
     pick_device,
 )
 from thresher.config import RECIPES, PruneConfig, TrainConfig, read_toml
-
+from thresher.errors import ConfigError
 
 TRAIN_FLAGS = (
     *("target_flops", "lambda_", "finetune_epochs", "soft_epochs", "hard_epochs", "max_steps", "batch_size"),
@@ -42,6 +42,9 @@ def prune(
     text_column: TextColumn = "text",
     pair_column: PairColumn = None,
     label_column: LabelColumn = "label",
+    regression: Annotated[
+        bool | None, typer.Option("--regression/--classes", help="what the labels are; default: decided by looking")
+    ] = None,
     target_flops: Annotated[float | None, _train("target_flops")] = None,
     lambda_: Annotated[float | None, typer.Option("--lambda", help=TrainConfig.help_for("lambda_"))] = None,
     recipe: Annotated[str, _train("recipe")] = "default",
@@ -74,6 +77,7 @@ def prune(
     """
     from thresher.cli.output import console, layers_table, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import Job, check_output, run_job
+    from thresher.tasks import load_file_task
 
     given = locals()
     train_config, prune_config = resolve(
@@ -82,15 +86,21 @@ def prune(
         train_flags={name: given[name] for name in TRAIN_FLAGS if given[name] is not None},
         prune_flags={name: given[name] for name in ("protect", "scale") if given[name]},
     )
-    rows = load_data(
-        task=task,
-        data=data,
-        train=train,
-        test=test,
-        text_column=text_column,
-        pair_column=pair_column,
-        label_column=label_column,
-    )
+    if (task is None) == (train is None):
+        raise ConfigError("give either --task NAME or --train FILE")
+    if train is None and test is not None:
+        raise ConfigError(f"--test {test} goes with --train FILE; task {task} has its own test rows")
+    if task is not None:
+        rows = load_named_task(task, data)
+    else:
+        rows = load_file_task(
+            Path(str(train)),
+            test=test,
+            text_column=text_column,
+            pair_column=pair_column,
+            label_column=label_column,
+            regression=regression,
+        )
     job = Job(
         model=model,
         task=rows,

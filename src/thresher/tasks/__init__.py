@@ -3,12 +3,16 @@
 from pathlib import Path
 
 from thresher.errors import DataError
-from thresher.tasks.files import load_file_task
+from thresher.tasks.files import load_file_task, load_test_file
 from thresher.tasks.glue import GLUE_TASKS, load_glue
 from thresher.tasks.movies import load_movies
 from thresher.tasks.task import Example, Task, TaskSpec
 
-__all__ = ["Example", "Task", "TaskSpec", "load_file_task", "load_task"]
+__all__ = ["Example", "Task", "TaskSpec", "load_file_task", "load_task", "load_test_file", "task_names"]
+
+
+def task_names() -> list[str]:
+    return ["movies", *GLUE_TASKS]
 
 
 def load_task(name: str, *, data: Path | None) -> Task:
@@ -18,5 +22,5 @@ def load_task(name: str, *, data: Path | None) -> Task:
             raise DataError(f"task movies carries its own data and reads nothing from {data}; leave --data out")
         return load_movies()
     if name not in GLUE_TASKS:
-        raise DataError(f"unknown task '{name}'; known tasks: movies, {', '.join(GLUE_TASKS)}")
+        raise DataError(f"unknown task '{name}'; known tasks: {', '.join(task_names())}")
     return load_glue(name, data)

@@ -84,6 +84,23 @@ def load_file_task(
     return Task(spec, kept, selection, tests, source)
 
 
+def load_test_file(
+    test: Path, *, text_column: str, pair_column: str | None, label_column: str, labels: tuple[str, ...]
+) -> Task:
+    """Rows to evaluate a finished model on, with the class names it was trained with (none for regression)."""
+    columns = Columns(text_column, pair_column, label_column)
+    whole = bool(labels) and all(name.lstrip("+-").isdigit() for name in labels)
+    rows = columns.examples(columns.read(test), Labels(labels, whole=whole))
+    spec = TaskSpec(
+        name=test.name.split(".")[0],
+        text_column=text_column,
+        pair_column=pair_column,
+        labels=labels,
+        metrics=("accuracy",) if labels else REGRESSION_METRICS,
+    )
+    return Task(spec, [], [], {"test": rows}, f"{test}: {len(rows):,} rows")
+
+
 def _text(table: Table, row: int, column: str) -> str:
     value: Any = table.value(row, column)
     where = f"{table.where(row)}: '{column}'"

@@ -1,0 +1,136 @@
+"""Dense against pruned on SST-2 and MRPC: every run is one `thresher prune` command, every number its output.
+
+    python experiments/foundation/run.py --models DIR --data DIR --work DIR [--minutes 9] [--parallel 6]
+
+DIR of models holds minilm-l6 and gte-small as Hugging Face folders, DIR of data holds sst2/ and mrpc/. Finished runs are
+in records.jsonl and are not repeated; a run cut off by --minutes goes on from its last saved state at the next call.
+Without --models, only the table in README.md is made anew from the records.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+MODELS, SEEDS = ("minilm-l6", "gte-small"), (0, 1, 2)
+# The epochs follow the size of the training set: about 5,000 steps on SST-2, about 1,800 on MRPC.
+SETTINGS = {
+    "sst2": ["--target-flops", "0.5", "--finetune-epochs", "2", "--soft-epochs", "1", "--hard-epochs", "2"]
+    + ["--batch-size", "64", "--lr", "5e-5"],
+    "mrpc": ["--target-flops", "0.5", "--finetune-epochs", "5", "--soft-epochs", "5", "--hard-epochs", "8"]
+    + ["--batch-size", "32", "--lr", "5e-5"],
+}
+
+
+def command(model: str, task: str, seed: int, *, models: str, data: str, work: str) -> list[str]:
+    out = f"{work}/{task}-{model}-{seed}"
+    words = ["-m", "thresher", "prune", f"{models}/{model}", "--task", task, "--data", data, *SETTINGS[task]]
+    return [*words, "--finetune", "always", "--seed", str(seed), "--out", out]
+
+
+def record(model: str, task: str, seed: int, work: str) -> dict:
+    manifest = json.loads(Path(f"{work}/{task}-{model}-{seed}/thresher.json").read_text(encoding="utf-8"))
+    (found,) = manifest["quality"].values()
+    where = manifest["provenance"]
+    return {
+        "task": task,
+        "model": model,
+        "method": "learned",
+        "seed": seed,
+        "dense": found["dense"]["metrics"],
+        "pruned": found["pruned"]["metrics"],
+        "gflops_dense": found["dense"]["gflops"],
+        "gflops_pruned": found["pruned"]["gflops"],
+        "relative_flops": found["pruned"]["relative_flops"],
+        "kept_per_layer": found["pruned"]["kept_per_layer"],
+        "mean_length": found["pruned"]["mean_length"],
+        "quartiles": found["pruned"]["quartiles"],
+        "thresholds": manifest["thresholds"],
+        "train_seconds": manifest["seconds"],
+        "device": where["device"],
+        "versions": where["versions"],
+        "commit": where["commit"],
+        "command": " ".join(
+            ["thresher", *command(model, task, seed, models="models", data="data", work="runs")[2:]]
+        ),
+    }
+
+
+def read_records() -> list[dict]:
+    file = HERE / "records.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def train(options: argparse.Namespace) -> None:
+    """Start runs while there is room, collect the finished ones, and stop them all when the time is over."""
+    done = {(row["model"], row["task"], row["seed"]) for row in read_records()}
+    waiting = [(m, t, s) for t in options.tasks.split(",") for s in SEEDS for m in MODELS if (m, t, s) not in done]
+    waiting = [item for item in waiting if Path(options.models, item[0]).is_dir()]
+    running: dict[tuple[str, str, int], subprocess.Popen] = {}
+    end = time.monotonic() + 60 * options.minutes
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    while (waiting or running) and time.monotonic() < end:
+        while waiting and len(running) < options.parallel:
+            model, task, seed = waiting.pop(0)
+            words = command(model, task, seed, models=options.models, data=options.data, work=options.work)
+            if Path(f"{words[-1]}.partial/state").exists():
+                words.append("--resume")
+            elif Path(f"{words[-1]}.partial").exists():
+                words.append("--overwrite")
+            log = open(f"{options.work}/{task}-{model}-{seed}.log", "a")  # noqa: SIM115 - lives as long as the run
+            running[(model, task, seed)] = subprocess.Popen(
+                [sys.executable, *words], stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
+        for item, process in list(running.items()):
+            if process.poll() is None:
+                continue
+            del running[item]
+            if process.returncode == 0:
+                with open(HERE / "records.jsonl", "a", encoding="utf-8") as file:
+                    file.write(json.dumps(record(*item, options.work)) + "\n")
+            print("finished" if process.returncode == 0 else "FAILED", item, flush=True)
+        time.sleep(0.5)
+    for process in running.values():
+        process.terminate()
+    print(f"{len(read_records())} records, {len(running)} runs cut off, {len(waiting)} not started")
+
+
+def table() -> str:
+    lines = ["| task | model | seed | dense | pruned | drop | relative FLOPs | GFLOPs dense -> pruned |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for row in sorted(read_records(), key=lambda row: (row["task"], row["model"], row["seed"])):
+        dense, pruned = 100 * row["dense"]["score"], 100 * row["pruned"]["score"]
+        cost = f"{row['gflops_dense']:.3f} -> {row['gflops_pruned']:.3f}"
+        lines.append(
+            f"| {row['task']} | {row['model']} | {row['seed']} | {dense:.2f} | {pruned:.2f} | {dense - pruned:+.2f} "
+            f"| {row['relative_flops']:.3f} | {cost} |"
+        )
+    return "\n".join(lines)
+
+
+def write_table() -> None:
+    """Replace what stands between the two marks in README.md."""
+    file = HERE / "README.md"
+    before, _, rest = file.read_text(encoding="utf-8").partition("<!-- table -->\n")
+    after = rest.partition("<!-- end -->")[2]
+    file.write_text(f"{before}<!-- table -->\n{table()}\n<!-- end -->{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models")
+    parser.add_argument("--data")
+    parser.add_argument("--work", default="runs/foundation")
+    parser.add_argument("--tasks", default="sst2,mrpc")
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--parallel", type=int, default=1)
+    arguments = parser.parse_args()
+    if arguments.models:
+        Path(arguments.work).mkdir(parents=True, exist_ok=True)
+        train(arguments)
+    if (HERE / "README.md").exists():
+        write_table()

@@ -1,0 +1,144 @@
+"""The cost model against counts made by hand and by walking through the matrix products."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from thresher.core.cost import (
+    EncoderShape,
+    bit_operations,
+    dense_macs,
+    engine_macs,
+    flops,
+    paper_macs,
+    relative_flops,
+    tokens_seen,
+)
+
+TINY = EncoderShape(layers=2, width=2, ffn_width=3)
+
+
+@st.composite
+def kept_counts(draw: st.DrawFn) -> tuple[EncoderShape, Tensor, Tensor]:
+    """A shape, lengths (batch,) and kept (batch, layers) that never grow with depth and never reach zero."""
+    shape = EncoderShape(
+        layers=draw(st.integers(1, 6)), width=draw(st.integers(1, 64)), ffn_width=draw(st.integers(1, 256))
+    )
+    lengths, kept = [], []
+    for _ in range(draw(st.integers(1, 4))):
+        length = draw(st.integers(1, 300))
+        lengths.append(length)
+        row = []
+        for _ in range(shape.layers):
+            row.append(draw(st.integers(1, row[-1] if row else length)))
+        kept.append(row)
+    return shape, torch.tensor(lengths), torch.tensor(kept)
+
+
+def matmul(rows: int, inner: int, columns: int) -> int:
+    return rows * inner * columns
+
+
+def walk(shape: EncoderShape, length: int, kept: list[int], *, engine: bool) -> int:
+    """Count every matrix product of one sequence, in the order a program would run them."""
+    total, seen, d = 0, length, shape.width
+    for layer, keep in enumerate(kept):
+        last = engine and layer == shape.layers - 1
+        queries = 1 if last else seen
+        after_attention = (1 if last else keep) if engine else seen
+        in_ffn = 1 if last else keep
+        total += matmul(queries, d, d) + 2 * matmul(seen, d, d)  # Q, K and V
+        total += matmul(queries, d, seen) + matmul(queries, seen, d)  # QK and AV, summed over heads
+        total += matmul(after_attention, d, d)  # output projection
+        total += matmul(in_ffn, d, shape.ffn_width) + matmul(in_ffn, shape.ffn_width, d)
+        seen = keep
+    return total
+
+
+def test_paper_macs_by_hand() -> None:
+    """n = 3, keep 2 then 1, d = 2, ffn = 3: (2*2*9 + 4*4*3 + 2*2*3*2) + (2*2*4 + 4*4*2 + 2*2*3*1) = 108 + 60."""
+    assert paper_macs(TINY, torch.tensor([3]), torch.tensor([[2, 1]])).tolist() == [168]
+
+
+def test_dense_macs_by_hand() -> None:
+    """2 layers of 2*2*9 + 4*4*3 + 2*2*3*3 = 120; length 1: 2 of 4 + 16 + 12 = 32."""
+    assert dense_macs(TINY, torch.tensor([3, 1])).tolist() == [240, 64]
+
+
+def test_engine_macs_by_hand() -> None:
+    """Layer 1: 2*2*3*3 + 4*(2*3 + 3 + 2) + 2*2*3*2 = 104; layer 2, one query: 2*2*2*1 + 4*(2*2 + 1 + 1) + 12 = 44."""
+    assert engine_macs(TINY, torch.tensor([3]), torch.tensor([[2, 1]])).tolist() == [148]
+    assert engine_macs(TINY, torch.tensor([3]), torch.tensor([[2, 2]])).tolist() == [148], "the last layer runs for one"
+
+
+def test_bert_base_has_its_well_known_size() -> None:
+    """BERT-base at 128 tokens is 22.4 GFLOPs, of which 12 * 7.08 M parameters * 128 * 2 are linear layers."""
+    shape = EncoderShape(layers=12, width=768, ffn_width=3072)
+    macs = dense_macs(shape, torch.tensor([128]))
+    assert macs.item() == 12 * (128 * (4 * 768**2 + 2 * 768 * 3072) + 2 * 768 * 128**2)
+    assert flops(macs).item() / 1e9 == pytest.approx(22.35, abs=0.01)
+
+
+def test_tokens_seen_by_hand() -> None:
+    seen = tokens_seen(torch.tensor([5, 4]), torch.tensor([[5, 3, 1], [2, 2, 2]]))
+    assert seen.tolist() == [[5, 5, 3], [4, 2, 2]]
+
+
+def test_relative_flops_is_a_ratio_of_sums() -> None:
+    """Not a mean of ratios: long texts weigh more. (168 + 64) / (240 + 64)."""
+    found = relative_flops(TINY, torch.tensor([3, 1]), torch.tensor([[2, 1], [1, 1]]))
+    assert found.item() == pytest.approx(232 / 304)
+
+
+def test_operations_of_a_mac() -> None:
+    macs = torch.tensor([10])
+    assert flops(macs).tolist() == [20]
+    assert bit_operations(macs, weight_bits=8, activation_bits=4).tolist() == [320]
+    assert bit_operations(macs, weight_bits=32, activation_bits=32).tolist() == [10240]
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=kept_counts())
+def test_counts_equal_a_walk_through_the_products(case: tuple[EncoderShape, Tensor, Tensor]) -> None:
+    shape, lengths, kept = case
+    rows = list(zip(lengths.tolist(), kept.tolist(), strict=True))
+    assert paper_macs(shape, lengths, kept).tolist() == [walk(shape, n, k, engine=False) for n, k in rows]
+    assert engine_macs(shape, lengths, kept).tolist() == [walk(shape, n, k, engine=True) for n, k in rows]
+    dense = [walk(shape, n, [n] * shape.layers, engine=False) for n in lengths.tolist()]
+    assert dense_macs(shape, lengths).tolist() == dense
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=kept_counts())
+def test_cost_invariants(case: tuple[EncoderShape, Tensor, Tensor]) -> None:
+    shape, lengths, kept = case
+    everything = lengths[:, None].expand(-1, shape.layers)
+    assert relative_flops(shape, lengths, everything).item() == 1.0
+    assert 0 < relative_flops(shape, lengths, kept).item() <= 1.0
+    assert (engine_macs(shape, lengths, kept) <= paper_macs(shape, lengths, kept)).all()
+    less = (kept - 1).clamp(min=1)
+    assert relative_flops(shape, lengths, less) <= relative_flops(shape, lengths, kept)
+    if (kept > 1).any():
+        assert (paper_macs(shape, lengths, less).sum() < paper_macs(shape, lengths, kept).sum()).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(case=kept_counts())
+def test_floats_give_the_same_numbers_and_gradients(case: tuple[EncoderShape, Tensor, Tensor]) -> None:
+    shape, lengths, kept = case
+    before = kept.clone()
+    expected = kept.double().requires_grad_(True)
+    for count in (paper_macs, engine_macs):
+        torch.testing.assert_close(count(shape, lengths, expected), count(shape, lengths, kept).double())
+    relative_flops(shape, lengths, expected).backward()
+    assert expected.grad is not None and (expected.grad > 0).all()
+    assert torch.equal(kept, before), "the caller's counts were changed"
+
+
+def test_gradient_by_hand() -> None:
+    """d/dk_1 = 2*d*ffn + (4*d*k_1 + 4*d*d) of the next layer = 12 + 16 + 16; d/dk_2 = 2*d*ffn."""
+    kept = torch.tensor([[2.0, 1.0]], requires_grad=True)
+    paper_macs(TINY, torch.tensor([3]), kept).sum().backward()
+    assert kept.grad is not None and kept.grad.tolist() == [[44.0, 12.0]]

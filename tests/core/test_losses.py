@@ -1,0 +1,119 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thresher.core.losses import (
+    budget_term,
+    distillation_loss,
+    hidden_distillation_loss,
+    keep_regulariser,
+    task_loss,
+)
+
+
+def test_regulariser_by_hand() -> None:
+    """Four prunable tokens: layer means (0.5 + 0.1 + 0.2 + 0.4) / 4 = 0.3 and (0 + 0 + 0 + 0.4) / 4 = 0.1."""
+    alive = torch.tensor([[True, True, True], [True, True, True], [True, False, False]])
+    protected = torch.tensor([[True, False, False], [True, False, False], [True, False, False]])
+    first = torch.tensor([[1.0, 0.5, 0.1], [1.0, 0.2, 0.4], [1.0, 0.0, 0.0]])
+    second = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.4], [1.0, 0.0, 0.0]])
+    assert keep_regulariser([first, second], alive=alive, protected=protected).item() == pytest.approx(0.2)
+    # What padding and protected tokens hold does not count.
+    noisy = first.clone()
+    noisy[2, 1:] = 99.0
+    noisy[:, 0] = -99.0
+    assert keep_regulariser([noisy, second], alive=alive, protected=protected).item() == pytest.approx(0.2)
+
+
+def test_regulariser_gradient_by_hand() -> None:
+    gate = torch.full((1, 4), 0.5, requires_grad=True)
+    alive = torch.tensor([[True, True, True, False]])
+    protected = torch.tensor([[True, False, False, False]])
+    keep_regulariser([gate, gate.detach()], alive=alive, protected=protected).backward()
+    assert gate.grad is not None and gate.grad.tolist() == [[0.0, 0.25, 0.25, 0.0]]
+
+
+def test_regulariser_without_prunable_tokens_is_zero() -> None:
+    everything = torch.ones(2, 1, dtype=torch.bool)
+    assert keep_regulariser([torch.ones(2, 1)], alive=everything, protected=everything).item() == 0.0
+
+
+@settings(max_examples=50, deadline=None)
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4), extra=st.integers(0, 6), value=st.floats(0, 1))
+def test_regulariser_of_a_constant_gate_is_the_constant(lengths: list[int], extra: int, value: float) -> None:
+    """So lambda means the same at any length and any padding."""
+    alive = torch.arange(max(lengths) + extra)[None] < torch.tensor(lengths)[:, None]
+    protected = torch.zeros_like(alive)
+    gates = [torch.full(alive.shape, value)] * 3
+    assert keep_regulariser(gates, alive=alive, protected=protected).item() == pytest.approx(value, abs=1e-6)
+
+
+def test_budget_term_by_hand() -> None:
+    flops = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    loss = budget_term(flops, 0.5)
+    loss.backward()
+    assert loss.item() == pytest.approx(0.04)
+    assert flops.grad is not None and flops.grad.item() == pytest.approx(0.4)
+    assert budget_term(torch.tensor(0.5), 0.5).item() == 0.0
+
+
+def test_cross_entropy_by_hand() -> None:
+    logits = torch.tensor([[0.0, math.log(3.0)], [math.log(3.0), 0.0]])
+    loss = task_loss(logits, torch.tensor([1, 1]))
+    assert loss.item() == pytest.approx(-(math.log(0.75) + math.log(0.25)) / 2)
+
+
+def test_regression_is_mean_squared_error() -> None:
+    """Also with whole-number labels; a (batch, 1) against (batch,) must not broadcast to (batch, batch)."""
+    logits = torch.tensor([[1.0], [3.0]])
+    assert task_loss(logits, torch.tensor([2.0, 5.0])).item() == pytest.approx(2.5)
+    assert task_loss(logits, torch.tensor([2, 5])).item() == pytest.approx(2.5)
+    assert distillation_loss(logits, torch.tensor([[2.0], [5.0]]), temperature=3.0).item() == pytest.approx(2.5)
+
+
+def test_half_precision_logits_give_float32_losses() -> None:
+    for outputs in (1, 2):
+        logits = torch.ones(2, outputs, dtype=torch.bfloat16)
+        assert task_loss(logits, torch.tensor([0, 0])).dtype == torch.float32
+        assert distillation_loss(logits, logits, temperature=2.0).dtype == torch.float32
+
+
+def test_distillation_by_hand() -> None:
+    """Teacher (3/4, 1/4), student (1/2, 1/2): KL = 3/4 ln(3/2) + 1/4 ln(1/2); softened logits are divided by T."""
+    divergence = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    student = torch.zeros(3, 2)
+    for temperature in (1.0, 2.0):
+        teacher = torch.tensor([[temperature * math.log(3.0), 0.0]] * 3)
+        loss = distillation_loss(student, teacher, temperature=temperature)
+        assert loss.item() == pytest.approx(divergence * temperature**2, rel=1e-5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6), temperature=st.floats(0.5, 5.0), outputs=st.integers(1, 4))
+def test_distillation_is_zero_for_equal_logits_and_positive_otherwise(
+    seed: int, temperature: float, outputs: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    teacher = torch.randn(5, outputs, generator=generator)
+    assert distillation_loss(teacher.clone(), teacher, temperature=temperature).item() == pytest.approx(0.0, abs=1e-6)
+    shifted = teacher + torch.linspace(0.0, 1.0, outputs + 1)[1:]
+    assert distillation_loss(shifted, teacher, temperature=temperature).item() > 1e-4
+
+
+def test_distillation_ignores_a_common_shift() -> None:
+    teacher = torch.tensor([[1.0, -2.0, 0.5]])
+    assert distillation_loss(teacher + 7.0, teacher, temperature=2.0).item() == pytest.approx(0.0, abs=1e-6)
+    assert distillation_loss(teacher.flip(-1), teacher, temperature=2.0).item() > 0.1
+
+
+def test_hidden_distillation_by_hand() -> None:
+    """Layer errors 1 and 4 (mean over 2 x 2 numbers), mean 2.5; every layer must have its partner."""
+    teacher = [torch.zeros(2, 2), torch.zeros(2, 2)]
+    states = [torch.ones(2, 2), torch.tensor([[4.0, 0.0], [0.0, 0.0]])]
+    assert hidden_distillation_loss(states, teacher).item() == pytest.approx(2.5)
+    assert hidden_distillation_loss(teacher, teacher).item() == 0.0
+    with pytest.raises(ValueError, match="zip"):
+        hidden_distillation_loss(states, teacher[:1])

@@ -1,0 +1,117 @@
+"""Tiny random models of every supported family, and ragged inputs for them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+import thresher
+from thresher.config import PruneConfig
+from thresher.models.attach import gates_of
+from thresher.models.gating import Trace
+
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert", "mpnet")
+LAYERS, WIDTH, FFN_WIDTH, HEADS, VOCABULARY, POSITIONS, LABELS = 4, 32, 48, 4, 60, 64, 3
+SEPARATOR = 5
+LENGTHS = (11, 1, 7, 3, 16)
+# Thresholds that drop some tokens of a random model in every layer and leave some in all but the last.
+SOME = (0.7, 0.8, 0.9, 1.0)
+
+Inputs = dict[str, Tensor]
+
+
+def tiny_config(name: str, *, dropout: float = 0.0, **changes: Any) -> Any:
+    """Four layers, width 32, four heads; ELECTRA and ALBERT embed narrower and project."""
+    if name == "distilbert":
+        sizes: dict[str, Any] = {"dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": FFN_WIDTH}
+        sizes |= {"dropout": dropout, "attention_dropout": dropout, "seq_classif_dropout": dropout}
+    else:
+        sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+        sizes |= {"intermediate_size": FFN_WIDTH, "classifier_dropout_prob": dropout, "classifier_dropout": dropout}
+        sizes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    if name in ("electra", "albert"):
+        sizes["embedding_size"] = 16
+    sizes |= {"vocab_size": VOCABULARY, "max_position_embeddings": POSITIONS, "num_labels": LABELS} | changes
+    return AutoConfig.for_model(name, **sizes)
+
+
+def tiny_model(name: str, *, seed: int = 0, attention: str | None = None, **changes: Any) -> Any:
+    """A sequence classifier in float64 whose attention is far from uniform and whose norms and biases all differ."""
+    model = AutoModelForSequenceClassification.from_config(tiny_config(name, **changes), attn_implementation=attention)
+    randomize_(model, seed)
+    return model.double().eval()
+
+
+@torch.no_grad()
+def randomize_(model: nn.Module, seed: int) -> None:
+    """Every number is drawn, so that a swapped bias, norm or projection cannot hide behind zeros and ones."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.dim() == 1:
+            parameter.copy_(noise * 0.2 + (1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0))
+        elif "embedding" in name or "relative_attention_bias" in name:
+            parameter.copy_(noise)
+        else:
+            parameter.copy_(noise * 1.2 / math.sqrt(parameter.shape[1]))
+
+
+def ragged(model: nn.Module, lengths: Sequence[int] = LENGTHS, *, extra: int = 0, seed: int = 0) -> Inputs:
+    """Random right-padded sequences. A sequence depends on its place in `lengths` and on nothing else.
+
+    The ids 0 to 9 are left to special tokens, so a separator is there only where a test puts one.
+    """
+    pad: int = model.config.pad_token_id  # type: ignore[assignment, union-attr]
+    input_ids = torch.full((len(lengths), max(lengths) + extra), pad)
+    for row, length in enumerate(lengths):
+        generator = torch.Generator().manual_seed(1000 * seed + row)
+        input_ids[row, :length] = torch.randint(10, VOCABULARY, (length,), generator=generator)
+    mask = torch.arange(input_ids.shape[1])[None] < torch.tensor(lengths)[:, None]
+    return {"input_ids": input_ids, "attention_mask": mask.long()}
+
+
+def one(inputs: Inputs, row: int) -> Inputs:
+    """One sequence without its padding."""
+    length = int(inputs["attention_mask"][row].sum())
+    return {name: value[row : row + 1, :length] for name, value in inputs.items()}
+
+
+def pruned_model(
+    name: str,
+    thresholds: Sequence[float] = SOME,
+    *,
+    seed: int = 0,
+    attention: str | None = None,
+    changes: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Any:
+    """A tiny model with gates in hard mode. `settings` are PruneConfig's, `changes` the model configuration's."""
+    model = tiny_model(name, seed=seed, attention=attention, **(changes or {}))
+    prune_with_(model, thresholds, **settings)
+    return model
+
+
+def prune_with_(model: nn.Module, thresholds: Sequence[float] = SOME, **settings: Any) -> None:
+    thresher.prune_(model, PruneConfig(**{"collapse_last": False, **settings}))
+    gates_of(model).set_thresholds(thresholds)
+
+
+def trace_of(model: nn.Module) -> Trace:
+    trace = gates_of(model).trace
+    assert trace is not None, "no forward pass has been traced"
+    return trace
+
+
+@torch.no_grad()
+def run(model: Any, inputs: Inputs) -> tuple[Tensor, Trace]:
+    """Logits and trace of one forward pass."""
+    return model(**inputs).logits, trace_of(model)
+
+
+@torch.no_grad()
+def logits_of(model: Any, inputs: Inputs) -> Tensor:
+    logits: Tensor = model(**inputs).logits
+    return logits

@@ -1,0 +1,95 @@
+"""The readable twin: one sequence at a time, tokens that lose are really removed, nothing is ever masked.
+
+It follows the definition in plain words and shares no code with the package but the table of where weights are.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thresher.models.adapter import LayerParts
+from thresher.models.registry import family_of
+
+
+@dataclass
+class Dropped:
+    """hidden: (survivors, width); kept: original positions left by each layer; scores: by original position."""
+
+    hidden: Tensor
+    kept: list[list[int]]
+    scores: list[dict[int, float]]
+
+
+@torch.no_grad()
+def physically_dropped(
+    model: Any,
+    input_ids: Tensor,
+    thresholds: Sequence[float],
+    *,
+    protected: Sequence[int] = (0,),
+    scale: str = "relative",
+    given: list[list[int]] | None = None,
+    renumber: bool = False,
+) -> Dropped:
+    """Run one sequence (tokens,) through the encoder and remove tokens layer by layer.
+
+    `given` replaces the decisions (which tokens each layer keeps), `renumber` gives survivors new positions, which
+    is wrong for a model with a relative position bias.
+    """
+    hidden, bias = _entry(model, input_ids)
+    positions = list(range(len(input_ids)))
+    kept, scores = [], []
+    for layer, parts in enumerate(_layers_in_order(model)):
+        tokens = len(positions)
+        where = torch.arange(tokens) if renumber else torch.tensor(positions)
+        query, key, value = (
+            linear(hidden).view(tokens, parts.heads, -1).transpose(0, 1)
+            for linear in (parts.query, parts.key, parts.value)
+        )
+        logits = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
+        if bias is not None:
+            logits = logits + bias[:, where][:, :, where]
+        probabilities = torch.softmax(logits, dim=-1)
+        received = probabilities.mean(dim=0).sum(dim=0)
+        score = received if scale == "relative" else received / tokens
+
+        stays = [i for i in range(tokens) if score[i] > thresholds[layer] or positions[i] in protected]
+        if not stays:
+            stays = [int(score.argmax())]
+        if given is not None:
+            stays = [i for i in range(tokens) if positions[i] in given[layer]]
+
+        context = (probabilities @ value).transpose(0, 1).reshape(tokens, -1)[stays]
+        attended = parts.attention_norm(parts.attention_output(context) + hidden[stays])
+        hidden = parts.output_norm(parts.ffn_out(parts.activation(parts.ffn_in(attended))) + attended)
+        scores.append(dict(zip(positions, score.tolist(), strict=True)))
+        positions = [positions[i] for i in stays]
+        kept.append(positions)
+    return Dropped(hidden, kept, scores)
+
+
+def _layers_in_order(model: Any) -> list[LayerParts]:
+    """The parts of every pass in the order a token meets them; ALBERT meets the same group of layers many times."""
+    family, base = family_of(model), model.base_model
+    if model.config.model_type != "albert":
+        return [family.parts(layer) for layer in family.layers(base)]
+    groups, passes = base.encoder.albert_layer_groups, model.config.num_hidden_layers
+    return [
+        family.parts(layer) for index in range(passes) for layer in groups[index * len(groups) // passes].albert_layers
+    ]
+
+
+def _entry(model: Any, input_ids: Tensor) -> tuple[Tensor, Tensor | None]:
+    """What the first layer receives: (tokens, width), and MPNet's bias (heads, tokens, tokens)."""
+    base = model.base_model
+    hidden = base.embeddings(input_ids=input_ids[None])
+    if model.config.model_type == "albert":
+        hidden = base.encoder.embedding_hidden_mapping_in(hidden)
+    if hasattr(base, "embeddings_project"):
+        hidden = base.embeddings_project(hidden)
+    bias = base.encoder.compute_position_bias(hidden)[0] if model.config.model_type == "mpnet" else None
+    return hidden[0], bias
