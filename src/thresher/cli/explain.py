@@ -17,6 +17,7 @@ def explain(
     run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
     text: Annotated[str, typer.Argument(help="the text to explain")],
     pair: Annotated[str | None, typer.Argument(help="the second text, for models of pairs")] = None,
+    svg: Annotated[Path | None, typer.Option(help="also write the picture to this SVG file")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show in colour which layer dropped which token, and the decision with its probability.
@@ -27,12 +28,15 @@ def explain(
     from thresher.errors import DataError
     from thresher.evaluation.explain import explain as explain_text
     from thresher.models.checkpoint import load
+    from thresher.records import write_text
 
     if not text.strip() or (pair is not None and not pair.strip()):
         raise DataError("the text is empty; give at least one word")
     quiet_libraries()
     checkpoint = load(run)
     found = explain_text(checkpoint.model, checkpoint.tokenizer, text, pair)
+    if svg is not None:
+        write_text(svg, picture([found]))
     if as_json:
         print_json(found.to_dict())
     else:
@@ -69,6 +73,23 @@ def print_legend(screen: "Console") -> None:
         "[bold green]green[/bold green]: survives all layers; the small number is the layer that dropped the token, "
         "[red]red[/red] early to [yellow]yellow[/yellow] late"
     )
+
+
+def picture(explanations: "list[Explanation]") -> str:
+    """The coloured texts as an SVG image that needs no font from elsewhere."""
+    import io
+
+    from rich.console import Console
+    from rich.terminal_theme import MONOKAI
+
+    screen = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False)
+    print_legend(screen)
+    for found in explanations:
+        print_explanation(screen, found)
+    drawn = screen.export_svg(title="thresher explain", theme=MONOKAI)
+    head, _, rest = drawn.partition("@font-face")
+    styles = rest[rest.rindex("@font-face") :].partition("}")[2] if "@font-face" in rest else rest.partition("}")[2]
+    return (head + styles).replace("Fira Code", "monospace")
 
 
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")

@@ -4,7 +4,15 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 
 class Silent:
@@ -41,10 +49,11 @@ class Bars(Silent):
             TextColumn("{task.fields[numbers]}"),
             console=console,
         )
-        self._task: int | None = None
+        self._task: TaskID | None = None
         self._numbers: dict[str, float] = {}
 
     def begin(self, name: str, *, total: int, done: int = 0) -> None:
+        self._finish()
         self._numbers = {}
         self._task = self._progress.add_task(name, total=total, completed=done, numbers="")
 
@@ -53,7 +62,7 @@ class Bars(Silent):
             return
         self._numbers.update({name: value for name, value in numbers.items() if value is not None})
         shown = "  ".join(f"{name} {value:.3f}" for name, value in self._numbers.items())
-        self._progress.update(self._task, advance=1, numbers=shown)  # type: ignore[arg-type]
+        self._progress.update(self._task, advance=1, numbers=shown)
 
     def note(self, text: str) -> None:
         self._progress.console.print(text)
@@ -65,4 +74,11 @@ class Bars(Silent):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._finish()
         self._progress.stop()
+
+    def _finish(self) -> None:
+        """A stage may need fewer steps than announced; its clock stops when the next one begins."""
+        if self._task is not None:
+            self._progress.update(self._task, total=self._progress.tasks[self._task].completed)
+            self._progress.stop_task(self._task)
