@@ -168,8 +168,11 @@ class TrainConfig(Settings):
         0.5, "share of distillation from the dense teacher in the hard stage's loss", low=0.0, high=1.0
     )
     distill_temperature: float = setting(2.0, "temperature of the teacher's probabilities", above=0.0)
-    distill_hidden: float = setting(
-        0.0, "weight of matching the teacher's first-token states in the hard stage", low=0.0
+    distill_hidden: float = setting(0.0, "weight of matching the teacher's hidden states in the hard stage", low=0.0)
+    distill_states: str = setting(
+        "first_token",
+        "hidden states to match: 'first_token' (of every layer) or 'embeddings' (of every live token; the paper's)",
+        choices=("first_token", "embeddings"),
     )
     freeze_embeddings: bool = setting(True, "keep the word embeddings as they are")
     max_length: int | None = setting(128, "longest sequence in tokens; longer ones are truncated and counted", low=4)
@@ -222,6 +225,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
             "final_temperature": 1e-3,
             "budget_weight": 0.0,
             "distill": 0.0,
+            "distill_states": "embeddings",
             "freeze_embeddings": False,
         },
     },

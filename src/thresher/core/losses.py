@@ -1,5 +1,7 @@
 """Loss terms of the training stages."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -38,7 +40,15 @@ def distillation_loss(logits: Tensor, teacher: Tensor, *, temperature: float) ->
     return F.kl_div(student, target, reduction="batchmean", log_target=True) * temperature**2
 
 
-def hidden_distillation_loss(states: list[Tensor], teacher: list[Tensor]) -> Tensor:
-    """Mean squared error of first-token states, mean over layers. Each (batch, width)."""
+def hidden_distillation_loss(
+    states: Sequence[Tensor], teacher: Sequence[Tensor], *, which: str, alive: Tensor
+) -> Tensor:
+    """Mean squared error of hidden states, the embeddings' output first and then every layer's.
+
+    states, teacher: (batch, tokens, width) each; alive: boolean (batch, tokens). "first_token" compares the first token
+    of all of them, because dropped tokens have no later states; "embeddings" all live tokens of the embeddings' output.
+    """
+    if which == "embeddings":
+        return F.mse_loss(states[0][alive].float(), teacher[0][alive].float())
     pairs = zip(states, teacher, strict=True)
-    return torch.stack([F.mse_loss(ours.float(), theirs.float()) for ours, theirs in pairs]).mean()
+    return torch.stack([F.mse_loss(ours[:, 0].float(), theirs[:, 0].float()) for ours, theirs in pairs]).mean()

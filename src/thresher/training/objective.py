@@ -67,8 +67,10 @@ def hard_loss(
     if teacher is not None:
         with torch.no_grad():
             wanted = teacher(**_inputs(batch), output_hidden_states=True).hidden_states
-        ours = [state[:, 0] for state in outputs.hidden_states]
-        total = total + config.distill_hidden * hidden_distillation_loss(ours, [state[:, 0] for state in wanted])
+        states = hidden_distillation_loss(
+            outputs.hidden_states, wanted, which=config.distill_states, alive=trace.alive[0]
+        )
+        total = total + config.distill_hidden * states
     return Loss(total=total, flops=relative_flops(shape, trace.lengths(), trace.kept()))
 
 
