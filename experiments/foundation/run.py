@@ -10,6 +10,7 @@ Without --models, only the table in README.md is made anew from the records.
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -54,9 +55,7 @@ def record(model: str, task: str, seed: int, work: str) -> dict:
         "device": where["device"],
         "versions": where["versions"],
         "commit": where["commit"],
-        "command": " ".join(
-            ["thresher", *command(model, task, seed, models="models", data="data", work="runs")[2:]]
-        ),
+        "command": " ".join(["thresher", *command(model, task, seed, models="models", data="data", work="runs")[2:]]),
     }
 
 
@@ -102,14 +101,25 @@ def train(options: argparse.Namespace) -> None:
 def table() -> str:
     lines = ["| task | model | seed | dense | pruned | drop | relative FLOPs | GFLOPs dense -> pruned |"]
     lines.append("|---|---|---|---|---|---|---|---|")
+    groups: dict[tuple[str, str], list[dict]] = {}
     for row in sorted(read_records(), key=lambda row: (row["task"], row["model"], row["seed"])):
-        dense, pruned = 100 * row["dense"]["score"], 100 * row["pruned"]["score"]
-        cost = f"{row['gflops_dense']:.3f} -> {row['gflops_pruned']:.3f}"
-        lines.append(
-            f"| {row['task']} | {row['model']} | {row['seed']} | {dense:.2f} | {pruned:.2f} | {dense - pruned:+.2f} "
-            f"| {row['relative_flops']:.3f} | {cost} |"
-        )
+        groups.setdefault((row["task"], row["model"]), []).append(row)
+    for (task, model), rows in groups.items():
+        for row in rows:
+            lines.append(line(task, model, str(row["seed"]), [row]))
+        lines.append(line(f"**{task}**", f"**{model}**", "**mean**", rows))
     return "\n".join(lines)
+
+
+def line(task: str, model: str, seed: str, rows: list[dict]) -> str:
+    """One table row: the mean over these records."""
+    mean = {
+        name: statistics.mean(row[name] for row in rows) for name in ("relative_flops", "gflops_dense", "gflops_pruned")
+    }
+    dense, pruned = (100 * statistics.mean(row[name]["score"] for row in rows) for name in ("dense", "pruned"))
+    cost = f"{mean['gflops_dense']:.3f} -> {mean['gflops_pruned']:.3f}"
+    numbers = f"{dense:.2f} | {pruned:.2f} | {dense - pruned:+.2f} | {mean['relative_flops']:.3f} | {cost}"
+    return f"| {task} | {model} | {seed} | {numbers} |"
 
 
 def write_table() -> None:

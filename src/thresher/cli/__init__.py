@@ -1,13 +1,16 @@
 """The command line: one short file per verb. Heavy imports happen inside the verbs, so that --help is quick."""
 
+import functools
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
 from thresher.cli import demo, doctor, evaluate, explain, prune
 from thresher.cli.output import fail
-from thresher.errors import ConfigError, ThresherError
+from thresher.errors import ConfigError, RunError, ThresherError
 
 app = typer.Typer(
     name="thresher",
@@ -17,11 +20,29 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command("demo")(demo.demo)
-app.command("prune")(prune.prune)
-app.command("eval")(evaluate.evaluate)
-app.command("explain")(explain.explain)
-app.command("doctor")(doctor.doctor)
+
+
+def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
+    """Say how to go on after Ctrl-C; left to typer, the program would end without a word."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **options: Any) -> None:
+        try:
+            command(*args, **options)
+        except KeyboardInterrupt as stop:
+            raise RunError("interrupted; a training run goes on from its last saved state with --resume") from stop
+
+    return run
+
+
+for name, command in (
+    ("demo", demo.demo),
+    ("prune", prune.prune),
+    ("eval", evaluate.evaluate),
+    ("explain", explain.explain),
+    ("doctor", doctor.doctor),
+):
+    app.command(name)(_interruptible(command))
 
 
 def main() -> None:
@@ -33,5 +54,3 @@ def main() -> None:
         sys.exit(fail(str(error), code=2))
     except ThresherError as error:
         sys.exit(fail(str(error), code=1))
-    except KeyboardInterrupt:
-        sys.exit(fail("interrupted; a training run goes on from its last saved state with --resume", code=1))

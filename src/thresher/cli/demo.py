@@ -23,12 +23,14 @@ def demo(
 
     Needs the extra: pip install "thresher\\[demo]". Example: thresher demo --out runs/demo
     """
-    from thresher.cli.explain import print_explanation, print_legend
+    from rich.markup import escape
+
+    from thresher.cli.explain import picture, print_explanation, print_legend
     from thresher.cli.output import console, layers_table, percent, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import Job, check_output, run_job
-    from thresher.config import PruneConfig, TrainConfig
+    from thresher.config import TrainConfig
     from thresher.evaluation.explain import explain
-    from thresher.records import write_json
+    from thresher.records import write_json, write_text
     from thresher.tasks import load_task
 
     quiet_libraries()
@@ -36,7 +38,7 @@ def demo(
     job = Job(
         model=str(_embedded_model()),
         task=load_task("movies", data=None),
-        prune=PruneConfig(),
+        prune={},
         train=TrainConfig(
             target_flops=0.5,
             finetune_epochs=1.5,
@@ -60,9 +62,10 @@ def demo(
     dense, pruned = report["quality"]["test"]["dense"], report["quality"]["test"]["pruned"]
     screen.print(quality_table("Rotten Tomatoes, test rows", {"dense": dense, "pruned": pruned}))
     screen.print(layers_table(pruned))
-    print_legend(screen)
-    for sentence in SENTENCES:
-        print_explanation(screen, explain(outcome.model, outcome.tokenizer, sentence))
+    explained = [explain(outcome.model, outcome.tokenizer, sentence) for sentence in SENTENCES]
+    print_legend(screen, explained[0].layers)
+    for found in explained:
+        print_explanation(screen, found)
     summary = {
         "dense": {"accuracy": dense["metrics"]["accuracy"]},
         "pruned": {"accuracy": pruned["metrics"]["accuracy"]},
@@ -73,12 +76,13 @@ def demo(
         "seed": seed,
     }
     write_json(out / "summary.json", summary)
+    write_text(out / "explain.svg", picture(explained))
     screen.print(
         f"[bold]{percent(1 - summary['relative_flops'])} of the FLOPs gone[/bold], accuracy "
         f"{percent(summary['dense']['accuracy'])} -> {percent(summary['pruned']['accuracy'])}, "
-        f"{report['seconds']:.0f} s; saved {out}"
+        f"{report['seconds']:.0f} s; saved {escape(str(out))}"
     )
-    screen.print(f'next: thresher explain {out} "your own sentence"')
+    screen.print(escape(f'next: thresher explain {out} "your own sentence"'))
     if as_json:
         print_json(summary)
 

@@ -25,7 +25,7 @@ def explain(
     Example: thresher explain runs/demo "a gripping film that never lets go"
     """
     from thresher.cli.output import console, print_json, quiet_libraries
-    from thresher.errors import DataError
+    from thresher.errors import DataError, RunError
     from thresher.evaluation.explain import explain as explain_text
     from thresher.models.checkpoint import load
     from thresher.records import write_text
@@ -36,15 +36,21 @@ def explain(
     checkpoint = load(run)
     found = explain_text(checkpoint.model, checkpoint.tokenizer, text, pair)
     if svg is not None:
-        write_text(svg, picture([found]))
+        try:
+            write_text(svg, picture([found]))
+        except OSError as error:
+            raise RunError(f"cannot write {svg}: {error.strerror}; choose another --svg") from error
     if as_json:
         print_json(found.to_dict())
     else:
-        print_explanation(console(as_json), found)
+        screen = console(as_json)
+        print_legend(screen, found.layers)
+        print_explanation(screen, found)
 
 
 def print_explanation(screen: "Console", found: "Explanation") -> None:
     """The text with every token coloured by the layer that dropped it, then the decision."""
+    from rich.markup import escape
     from rich.text import Text
 
     line = Text()
@@ -63,16 +69,18 @@ def print_explanation(screen: "Console", found: "Explanation") -> None:
         decision = f"{found.label} ({100 * (found.probability or 0):.1f}%)"
     kept = " ".join(str(count) for count in found.kept_per_layer)
     cost = f"tokens {len(found.tokens)} -> {kept}   relative FLOPs {found.relative_flops:.2f}"
-    screen.print(f"  -> [bold]{decision}[/bold]   {cost}")
+    screen.print(f"-> [bold]{escape(decision)}[/bold]   {cost}")
     if found.truncated:
-        screen.print("  [yellow]the text was longer than the model's positions and was truncated[/yellow]")
+        screen.print("[yellow]the text was longer than the model's positions and was truncated[/yellow]")
 
 
-def print_legend(screen: "Console") -> None:
-    screen.print(
-        "[bold green]green[/bold green]: survives all layers; the small number is the layer that dropped the token, "
-        "[red]red[/red] early to [yellow]yellow[/yellow] late"
-    )
+def print_legend(screen: "Console", layers: int) -> None:
+    from rich.text import Text
+
+    line = Text.assemble(("survivors", "bold green"), "; dropped at layer")
+    for layer in range(1, layers + 1):
+        line.append(f" {layer}", style=_style(layer, layers))
+    screen.print(line)
 
 
 def picture(explanations: "list[Explanation]") -> str:
@@ -83,7 +91,7 @@ def picture(explanations: "list[Explanation]") -> str:
     from rich.terminal_theme import MONOKAI
 
     screen = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False)
-    print_legend(screen)
+    print_legend(screen, explanations[0].layers)
     for found in explanations:
         print_explanation(screen, found)
     drawn = screen.export_svg(title="thresher explain", theme=MONOKAI)
@@ -96,6 +104,10 @@ _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 def _style(layer: int | None, layers: int) -> str:
+    """Green for survivors; dropped tokens from dark red (first layer) to bright yellow (last layer)."""
     if layer is None:
         return "bold green"
-    return ("red", "dark_orange", "yellow")[min(2, 3 * (layer - 1) // layers)]
+    share = (layer - 1) / max(1, layers - 1)
+    low, high = ((178, 34, 52), (240, 130, 40)) if share < 0.5 else ((240, 130, 40), (255, 235, 120))
+    place = 2 * share if share < 0.5 else 2 * share - 1
+    return "rgb({},{},{})".format(*(round(a + (b - a) * place) for a, b in zip(low, high, strict=True)))

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -39,7 +40,7 @@ def percent(value: float | None) -> str:
 
 def quality_table(title: str, rows: dict[str, dict[str, Any]]) -> Table:
     """One line per model: its metrics and its cost. rows: name -> Quality.to_dict()."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title), title_justify="left")
     table.add_column("model")
     for name in next(iter(rows.values()))["metrics"]:
         table.add_column(name, justify="right")

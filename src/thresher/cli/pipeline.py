@@ -1,6 +1,7 @@
 """From a dense model to a saved run: load, train, evaluate on held-out rows, save. Used by `prune` and `demo`."""
 
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ class Job:
 
     model: str
     task: "Task"
-    prune: PruneConfig
+    prune: dict[str, Any]  # settings of PruneConfig; the separator's id is filled in from the tokenizer
     train: TrainConfig
     out: Path
     finetune: str  # auto, always or never
@@ -47,10 +48,13 @@ def check_output(job: Job) -> None:
     """Refuse to destroy anything, before any work starts."""
     from thresher.models.checkpoint import MANIFEST
 
+    if not job.out.name:
+        raise ConfigError(f"--out {job.out} is not the name of a new folder; give one such as runs/first")
     if job.out.is_file():
         raise RunError(f"{job.out} is a file; --out must name a folder")
     if job.out.exists() and any(job.out.iterdir()) and not (job.out / MANIFEST).is_file():
         raise RunError(f"{job.out} exists and is not a thresher run; choose another --out")
+    _check_writable(job.out)
     if job.resume and not job.work.exists():
         raise RunError(f"nothing to resume: {job.work} does not exist; start without --resume")
     if job.resume or job.overwrite:
@@ -61,16 +65,27 @@ def check_output(job: Job) -> None:
         raise RunError(f"{job.out} already holds a run; choose another --out, or replace it with --overwrite")
 
 
+def _check_writable(out: Path) -> None:
+    """Find out now, and not after hours of training, that the folder cannot be made."""
+    above = next(folder for folder in out.absolute().parents if folder.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=above, prefix=f".{out.name}."):
+            pass
+    except OSError as error:
+        raise RunError(f"cannot make {out} in {above}: {error.strerror}; choose another --out") from error
+
+
 def run_job(job: Job, screen: "Console") -> Outcome | None:
     """Learn, measure and save; returns the outcome in the first process and None in the others."""
+    from rich.markup import escape
+
     from thresher.models.attach import prune_
     from thresher.training.progress import Bars
     from thresher.training.trainer import Trainer
 
     check_output(job)
     model, tokenizer, finetune = _load(job)
-    prune = _with_separator(job.prune, tokenizer)
-    prune_(model, prune)
+    prune_(model, _prune_config(job.prune, tokenizer))
     trainer = Trainer(
         model,
         tokenizer,
@@ -84,7 +99,7 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
     )
     if not job.resume and trainer.accelerator.is_main_process:
         shutil.rmtree(job.work, ignore_errors=True)
-        screen.print(f"data: {job.task.source}")
+        screen.print(escape(f"data: {job.task.source}"))
         screen.print(f"training in {trainer.precision} on {trainer.accelerator.device.type}")
         if trainer.train_set.truncated:
             screen.print(
@@ -142,15 +157,13 @@ def _check_label_order(model: Any, labels: tuple[str, ...]) -> None:
         )
 
 
-def _with_separator(config: PruneConfig, tokenizer: Any) -> PruneConfig:
+def _prune_config(settings: dict[str, Any], tokenizer: Any) -> PruneConfig:
     """Fill in the separator's id when a protected group needs it."""
-    from dataclasses import replace
-
-    if config.separator_id is None and {"separators", "first_segment"} & set(config.protect):
-        if tokenizer.sep_token_id is None:
-            raise ModelError("the tokenizer has no separator token, so separators and segments cannot be protected")
-        return replace(config, separator_id=tokenizer.sep_token_id)
-    return config
+    if "separator_id" in settings or not {"separators", "first_segment"} & set(settings.get("protect", ())):
+        return PruneConfig.from_dict(settings)
+    if tokenizer.sep_token_id is None:
+        raise ModelError("the tokenizer has no separator token, so separators and segments cannot be protected")
+    return PruneConfig.from_dict({**settings, "separator_id": tokenizer.sep_token_id})
 
 
 def _measure(job: Job, model: Any, tokenizer: Any, trainer: Any, screen: "Console") -> dict[str, Any]:

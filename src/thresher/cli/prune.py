@@ -47,7 +47,7 @@ def prune(
     ] = None,
     target_flops: Annotated[float | None, _train("target_flops")] = None,
     lambda_: Annotated[float | None, typer.Option("--lambda", help=TrainConfig.help_for("lambda_"))] = None,
-    recipe: Annotated[str, _train("recipe")] = "default",
+    recipe: Annotated[str | None, _train("recipe")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with [prune] and [train]; flags override it")] = None,
     finetune: Annotated[str, typer.Option(help="train a head first: auto (if there is none), always, never")] = "auto",
     finetune_epochs: Annotated[float | None, _train("finetune_epochs")] = None,
@@ -75,12 +75,14 @@ def prune(
 
     Several GPUs: accelerate launch -m thresher prune my-encoder --task sst2 --data glue --out runs/sst2
     """
+    from rich.markup import escape
+
     from thresher.cli.output import console, layers_table, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import Job, check_output, run_job
     from thresher.tasks import load_file_task
 
     given = locals()
-    train_config, prune_config = resolve(
+    train_config, prune_settings = resolve(
         recipe,
         config,
         train_flags={name: given[name] for name in TRAIN_FLAGS if given[name] is not None},
@@ -104,7 +106,7 @@ def prune(
     job = Job(
         model=model,
         task=rows,
-        prune=prune_config,
+        prune=prune_settings,
         train=train_config,
         out=out,
         finetune=finetune,
@@ -121,21 +123,22 @@ def prune(
     for split, models in outcome.report["quality"].items():
         screen.print(quality_table(f"{rows.spec.name} {split}", models))
     screen.print(layers_table(next(iter(outcome.report["quality"].values()))["pruned"]))
-    screen.print(f'saved {out}; see it at work: thresher explain {out} "some text"')
+    screen.print(escape(f'saved {out}; see it at work: thresher explain {out} "some text"'))
     if as_json:
         print_json({"out": str(out), "seconds": outcome.report["seconds"], "quality": outcome.report["quality"]})
 
 
 def resolve(
-    recipe: str, config: Path | None, *, train_flags: dict[str, Any], prune_flags: dict[str, Any]
-) -> tuple[TrainConfig, PruneConfig]:
+    recipe: str | None, config: Path | None, *, train_flags: dict[str, Any], prune_flags: dict[str, Any]
+) -> tuple[TrainConfig, dict[str, Any]]:
     """Flag > TOML > recipe. A FLOPs target given on one level replaces a lambda of a lower one, and the other way."""
     tables = read_toml(config) if config is not None else {}
-    chosen = tables.get("train", {}).get("recipe", recipe)
-    train_table = {name: value for name, value in tables.get("train", {}).items() if name != "recipe"}
+    train_table = dict(tables.get("train", {}))
+    own_recipe = train_table.pop("recipe", "default")
     for rival, other in (("target_flops", "lambda_"), ("lambda_", "target_flops")):
         if rival in train_flags and other not in train_flags:
             train_table.pop(other, None)
-    train = TrainConfig.recipe_named(chosen, **{**train_table, **train_flags})
-    prune = PruneConfig.from_dict({**RECIPES[chosen]["prune"], **tables.get("prune", {}), **prune_flags})
+    train = TrainConfig.recipe_named(recipe or own_recipe, **{**train_table, **train_flags})
+    prune = {**RECIPES[train.recipe]["prune"], **tables.get("prune", {}), **prune_flags}
+    PruneConfig.from_dict({"separator_id": 0, **prune})  # checks the rest; the real id comes with the tokenizer
     return train, prune
