@@ -2,8 +2,8 @@
 
     python experiments/foundation/run.py --models DIR --data DIR --work DIR [--minutes 9] [--parallel 6]
 
-DIR of models holds minilm-l6 and gte-small as Hugging Face folders, DIR of data holds sst2/ and mrpc/. Finished runs are
-in records.jsonl and are not repeated; a run cut off by --minutes goes on from its last saved state at the next call.
+DIR of models holds minilm-l6 and gte-small as Hugging Face folders, DIR of data holds sst2/ and mrpc/. Finished runs
+are in records.jsonl and not repeated; a run cut off by --minutes goes on from its last saved state at the next call.
 Without --models, only the table in README.md is made anew from the records.
 """
 

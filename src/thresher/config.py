@@ -223,7 +223,6 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
             "soft_mask": "plain",
             "temperature": 1e-3,
             "final_temperature": 1e-3,
-            "budget_weight": 0.0,
             "distill": 0.0,
             "distill_states": "embeddings",
             "freeze_embeddings": False,

@@ -109,11 +109,24 @@ def test_distillation_ignores_a_common_shift() -> None:
     assert distillation_loss(teacher.flip(-1), teacher, temperature=2.0).item() > 0.1
 
 
-def test_hidden_distillation_by_hand() -> None:
-    """Layer errors 1 and 4 (mean over 2 x 2 numbers), mean 2.5; every layer must have its partner."""
-    teacher = [torch.zeros(2, 2), torch.zeros(2, 2)]
-    states = [torch.ones(2, 2), torch.tensor([[4.0, 0.0], [0.0, 0.0]])]
-    assert hidden_distillation_loss(states, teacher).item() == pytest.approx(2.5)
-    assert hidden_distillation_loss(teacher, teacher).item() == 0.0
+def test_hidden_distillation_of_first_tokens_by_hand() -> None:
+    """Errors of the first tokens 1 and 4 (mean over 2 x 2 numbers), mean 2.5; other tokens do not count."""
+    teacher = [torch.zeros(2, 3, 2), torch.zeros(2, 3, 2)]
+    states = [torch.full((2, 3, 2), 9.0), torch.full((2, 3, 2), 9.0)]
+    states[0][:, 0] = 1.0
+    states[1][:, 0] = torch.tensor([[4.0, 0.0], [0.0, 0.0]])
+    alive = torch.ones(2, 3, dtype=torch.bool)
+    found = hidden_distillation_loss(states, teacher, which="first_token", alive=alive)
+    assert found.item() == pytest.approx(2.5)
+    assert hidden_distillation_loss(teacher, teacher, which="first_token", alive=alive).item() == 0.0
     with pytest.raises(ValueError, match="zip"):
-        hidden_distillation_loss(states, teacher[:1])
+        hidden_distillation_loss(states, teacher[:1], which="first_token", alive=alive)
+
+
+def test_hidden_distillation_of_embeddings_by_hand() -> None:
+    """Only the first entry and only live tokens: (1 + 1 + 2 * 9 + 2 * 0) / 6 numbers."""
+    states = [torch.tensor([[[1.0, 1.0], [3.0, 3.0]], [[0.0, 0.0], [7.0, 7.0]]]), torch.full((2, 2, 2), 9.0)]
+    alive = torch.tensor([[True, True], [True, False]])
+    teacher = [torch.zeros(2, 2, 2), torch.zeros(2, 2, 2)]
+    found = hidden_distillation_loss(states, teacher, which="embeddings", alive=alive)
+    assert found.item() == pytest.approx(20 / 6)

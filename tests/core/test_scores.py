@@ -55,6 +55,14 @@ def test_dead_keys_get_exactly_nothing_even_with_huge_logits(dead: bool | float)
     assert (logits.grad[..., [1, 3]] == 0).all()
 
 
+@pytest.mark.parametrize("dead", [False, 0.0])
+def test_dead_keys_get_nothing_when_live_logits_are_hugely_negative(dead: bool | float) -> None:
+    """Any finite mask value would lose to live logits below it."""
+    alive = torch.tensor([[type(dead)(1), type(dead)(1), dead]])
+    found = attention_probabilities(torch.tensor([[[[-1e30, -1e30, 0.0]]]]), alive)
+    assert found.tolist() == [[[[0.5, 0.5, 0.0]]]]
+
+
 def test_extreme_live_logits() -> None:
     logits = torch.tensor([[[[1e4, -1e4, 0.0]]]])
     for alive in (torch.tensor([[True] * 3]), torch.tensor([[1.0] * 3]), torch.tensor([[1e-30, 1.0, 1.0]])):

@@ -25,6 +25,7 @@ from tests.models.families import (
     trace_of,
 )
 from tests.models.twin import Dropped, physically_dropped
+from thresher.models.attach import gates_of
 
 SENTENCES = (
     "A moving, beautifully acted film that never loses sight of its characters.",
@@ -88,7 +89,7 @@ def test_masked_equals_dropped_with_protected_separators(name: str) -> None:
     assert twin.kept[-1] == [0, 4, 11]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(FAMILIES),
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=3),
@@ -107,12 +108,15 @@ def test_masked_equals_dropped_anywhere(
 @pytest.mark.parametrize(("groups", "inner", "passes"), [(1, 1, 4), (2, 1, 4), (1, 2, 8), (2, 3, 12)])
 def test_albert_has_one_threshold_per_pass(groups: int, inner: int, passes: int) -> None:
     """Shared weights, different thresholds: however the modules are grouped, a pass has its own."""
-    thresholds = tuple(0.6 + 0.4 * i / passes for i in range(passes))
-    rounded = tuple(torch.tensor(thresholds).tolist())
-    model = pruned_model("albert", rounded, changes={"num_hidden_groups": groups, "inner_group_num": inner})
-    twins = agrees(model, ragged(model), rounded)
-    assert all(len(twin.kept) == passes for twin in twins)
-    assert len({len(kept) for kept in twins[-1].kept}) > 2
+    half = passes // 2
+    thresholds = (0.5, *(-math.inf,) * (half - 1), 1.0, *(-math.inf,) * (half - 2), math.inf)
+    model = pruned_model("albert", thresholds, changes={"num_hidden_groups": groups, "inner_group_num": inner})
+    assert len(thresholds) == len(gates_of(model).thresholds) == passes
+    twin = agrees(model, ragged(model), thresholds)[-1]
+    counts = [len(kept) for kept in twin.kept]
+    early, late = counts[0], counts[half]
+    assert counts == [early] * half + [late] * (half - 1) + [1]
+    assert 16 > early > late > 1
 
 
 def test_mpnet_bias_follows_original_positions() -> None:

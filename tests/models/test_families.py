@@ -214,7 +214,7 @@ def test_company_and_padding_change_nothing(name: str, scale: str) -> None:
     assert (trace.kept()[0] < LENGTHS[0]).any()
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 24), min_size=1, max_size=5),
     extra=st.integers(0, 5),

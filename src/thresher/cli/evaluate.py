@@ -41,15 +41,17 @@ def evaluate(
     Example: thresher eval runs/sst2 --task sst2 --data glue
     """
     from thresher.cli.output import console, layers_table, print_json, quality_table, quartile_table, quiet_libraries
-    from thresher.errors import ConfigError, DataError
-    from thresher.models.checkpoint import load, read_manifest
+    from thresher.errors import CheckpointError, ConfigError, DataError
+    from thresher.models.checkpoint import MANIFEST, load, read_manifest
     from thresher.records import provenance
     from thresher.tasks import load_test_file
 
     if max_length is not None and max_length < 4:
         raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
     manifest = read_manifest(run)
-    trained_on = manifest.get("task", {})
+    trained_on, recipe = manifest.get("task", {}), manifest.get("recipe")
+    if not isinstance(trained_on, dict):
+        raise CheckpointError(f"{run / MANIFEST} has no valid 'task'; the file is damaged")
     if task is not None and test is not None:
         raise ConfigError("give either --task NAME or --test FILE, not both")
     if test is not None:
@@ -69,7 +71,7 @@ def evaluate(
     if outputs != rows.spec.num_labels:
         raise DataError(f"{run} has {outputs} outputs, but task {rows.spec.name} has {rows.spec.num_labels}")
     checkpoint.model.to(place)
-    length = max_length or manifest.get("recipe", {}).get("max_length")
+    length = max_length or (recipe.get("max_length") if isinstance(recipe, dict) else None)
     screen = console(as_json)
     found = {
         split: evaluate_both(

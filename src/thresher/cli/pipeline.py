@@ -100,7 +100,9 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
     if not job.resume and trainer.accelerator.is_main_process:
         shutil.rmtree(job.work, ignore_errors=True)
         screen.print(escape(f"data: {job.task.source}"))
-        screen.print(f"training in {trainer.precision} on {trainer.accelerator.device.type}")
+        count = trainer.accelerator.num_processes
+        processes = f", {count} processes" if count > 1 else ""
+        screen.print(f"training in {trainer.precision} on {trainer.accelerator.device.type}{processes}")
         if trainer.train_set.truncated:
             screen.print(
                 f"{trainer.train_set.truncated} training rows truncated to {trainer.train_set.max_length} tokens"

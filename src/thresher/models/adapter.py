@@ -33,6 +33,30 @@ class LayerParts:
     ffn_dropout: float
 
 
+@dataclass(frozen=True)
+class EmbeddingParts:
+    """How token ids become the first layer's input: a sum of embeddings, a norm, and sometimes a projection.
+
+    `position_offset` is the row of the first token's position embedding.
+    """
+
+    word: nn.Embedding
+    position: nn.Embedding
+    token_type: nn.Embedding | None
+    norm: nn.LayerNorm
+    position_offset: int
+    projection: nn.Linear | None
+
+
+@dataclass(frozen=True)
+class HeadParts:
+    """How the first token's last state becomes logits: a layer, an activation, and the output layer."""
+
+    dense: nn.Linear  # width -> width
+    activation: Callable[[Tensor], Tensor]
+    output: nn.Linear  # width -> outputs
+
+
 def no_position_bias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """Families with absolute positions only."""
     return None
@@ -42,20 +66,28 @@ def no_position_bias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
 class Family:
     """A group of model types that share layer code.
 
-    `layers` lists the distinct layer modules of a base model, `passes` counts how often a token runs through one
-    (ALBERT runs one module many times), `position_bias` finds the additive bias (batch, heads, queries, keys) among the
-    arguments the stock encoder gives a layer, and `wrap` returns a layer's output as the stock encoder expects it.
+    `layers` lists the distinct layer modules of a base model; `sequence` names the one of each pass, where that
+    differs (ALBERT runs one module many times). `position_bias` finds the additive bias (batch, heads, queries, keys)
+    among the arguments the stock encoder gives a layer, and `wrap` returns a layer's output as that encoder expects it.
+    `distance_bias(base, distances)` computes the same bias as (..., heads) from key position minus query position.
     """
 
     model_types: tuple[str, ...]
     layers: Callable[[nn.Module], list[nn.Module]]
     parts: Callable[[nn.Module], LayerParts]
-    passes: Callable[[nn.Module], int] | None = None
+    embeddings: Callable[[nn.Module], EmbeddingParts]
+    head: Callable[[nn.Module], HeadParts]
+    sequence: Callable[[nn.Module], list[nn.Module]] | None = None
+    distance_bias: Callable[[nn.Module, Tensor], Tensor] | None = None
     position_bias: Callable[[tuple[Any, ...], dict[str, Any]], Tensor | None] = no_position_bias
     wrap: Callable[[Tensor], Any] = field(default=lambda output: output)
 
+    def layer_sequence(self, base: nn.Module) -> list[nn.Module]:
+        """The layer module of every pass, in order."""
+        return self.sequence(base) if self.sequence else self.layers(base)
+
     def layer_passes(self, base: nn.Module) -> int:
-        return self.passes(base) if self.passes else len(self.layers(base))
+        return len(self.layer_sequence(base))
 
     def shape(self, base: nn.Module) -> EncoderShape:
         parts = self.parts(self.layers(base)[0])

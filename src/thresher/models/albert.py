@@ -4,15 +4,17 @@ from typing import Any
 
 from torch import nn
 
-from thresher.models.adapter import Family, LayerParts
+from thresher.models.adapter import EmbeddingParts, Family, HeadParts, LayerParts
 
 
 def _layers(base: Any) -> list[nn.Module]:
     return [layer for group in base.encoder.albert_layer_groups for layer in group.albert_layers]
 
 
-def _passes(base: Any) -> int:
-    return int(base.config.num_hidden_layers * base.config.inner_group_num)
+def _sequence(base: Any) -> list[nn.Module]:
+    groups, passes = base.encoder.albert_layer_groups, base.config.num_hidden_layers
+    chosen = [groups[int(i / (passes / base.config.num_hidden_groups))] for i in range(passes)]
+    return [layer for group in chosen for layer in group.albert_layers]
 
 
 def _parts(layer: Any) -> LayerParts:
@@ -33,4 +35,21 @@ def _parts(layer: Any) -> LayerParts:
     )
 
 
-FAMILY = Family(model_types=("albert",), layers=_layers, parts=_parts, passes=_passes)
+def _embeddings(base: Any) -> EmbeddingParts:
+    return EmbeddingParts(
+        word=base.embeddings.word_embeddings,
+        position=base.embeddings.position_embeddings,
+        token_type=base.embeddings.token_type_embeddings,
+        norm=base.embeddings.LayerNorm,
+        position_offset=0,
+        projection=base.encoder.embedding_hidden_mapping_in,
+    )
+
+
+def _head(model: Any) -> HeadParts:
+    return HeadParts(dense=model.albert.pooler, activation=model.albert.pooler_activation, output=model.classifier)
+
+
+FAMILY = Family(
+    model_types=("albert",), layers=_layers, parts=_parts, embeddings=_embeddings, head=_head, sequence=_sequence
+)

@@ -21,7 +21,7 @@ from thresher.models.gating import Gates
 from thresher.models.registry import family_named, family_of
 
 GATES_NAME = "thresher_gates"
-_HOOK_NAME = "_thresher_hook"
+_HOOKS_NAME = "_thresher_hooks"
 
 
 def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
@@ -40,15 +40,17 @@ def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
     for layer in family.layers(base):
         layer.__class__ = _pruned_class(type(layer))
         layer._thresher = (family, gates)  # type: ignore[assignment]
-    setattr(base, _HOOK_NAME, base.register_forward_pre_hook(_begin_forward, with_kwargs=True))
+    before = base.register_forward_pre_hook(_begin_forward, with_kwargs=True)
+    setattr(base, _HOOKS_NAME, (before, base.register_forward_hook(_end_forward)))
 
 
 def unprune_(model: nn.Module) -> None:
     """Remove the gates, in place: the stock model with its current weights."""
     base = _base(model)
     gates_of(model)
-    getattr(base, _HOOK_NAME).remove()
-    delattr(base, _HOOK_NAME)
+    for hook in getattr(base, _HOOKS_NAME):
+        hook.remove()
+    delattr(base, _HOOKS_NAME)
     delattr(base, GATES_NAME)
     for layer in family_named(base.config.model_type).layers(base):  # type: ignore[union-attr, arg-type]
         layer.__class__ = type(layer).__mro__[2]
@@ -127,12 +129,18 @@ def _begin_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     gates: Gates = getattr(base, GATES_NAME)
     if gates.mode == "off":
         return
+    if kwargs.get("output_attentions") or getattr(base.config, "output_attentions", False):
+        raise ModelError("a pruned model returns no attentions; read gates_of(model).trace, or set its mode to 'off'")
     input_ids = kwargs.get("input_ids", args[0] if args else None)
     attention_mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
     if attention_mask is None:
         reference = input_ids if input_ids is not None else kwargs["inputs_embeds"][..., 0]
         attention_mask = torch.ones_like(reference, dtype=torch.long)
     gates.begin(attention_mask, input_ids)
+
+
+def _end_forward(base: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    getattr(base, GATES_NAME).end()
 
 
 def _base(model: nn.Module) -> nn.Module:

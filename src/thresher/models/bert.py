@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 
-from thresher.models.adapter import Family, LayerParts
+from thresher.models.adapter import EmbeddingParts, Family, HeadParts, LayerParts
 
 
 def _layers(base: Any) -> list[nn.Module]:
@@ -30,8 +31,32 @@ def _parts(layer: Any) -> LayerParts:
     )
 
 
+def _embeddings(base: Any) -> EmbeddingParts:
+    embeddings = base.embeddings
+    # RoBERTa and its relatives number positions from padding_idx + 1.
+    offset = 0 if base.config.model_type in ("bert", "electra") else embeddings.padding_idx + 1
+    return EmbeddingParts(
+        word=embeddings.word_embeddings,
+        position=embeddings.position_embeddings,
+        token_type=embeddings.token_type_embeddings,
+        norm=embeddings.LayerNorm,
+        position_offset=offset,
+        projection=getattr(base, "embeddings_project", None),  # ELECTRA with narrow embeddings
+    )
+
+
+def _head(model: Any) -> HeadParts:
+    if model.config.model_type == "bert":
+        pooler = model.bert.pooler
+        return HeadParts(dense=pooler.dense, activation=pooler.activation, output=model.classifier)
+    head = model.classifier
+    return HeadParts(dense=head.dense, activation=getattr(head, "activation", torch.tanh), output=head.out_proj)
+
+
 FAMILY = Family(
     model_types=("bert", "roberta", "xlm-roberta", "camembert", "electra"),
     layers=_layers,
     parts=_parts,
+    embeddings=_embeddings,
+    head=_head,
 )

@@ -50,12 +50,12 @@ def save(
     """
     gates = gates_of(model)
     manifest = {
+        **(about or {}),
         "format_version": FORMAT_VERSION,
         "model_type": model.config.model_type,
         "layers": len(gates.thresholds),
         "thresholds": [_number_to_json(value) for value in gates.thresholds.tolist()],
         "prune": gates.config.to_dict(),
-        **(about or {}),
     }
     weights = {name: value for name, value in model.state_dict().items() if GATES_NAME not in name}
     with replacing_folder(Path(path)) as folder:
@@ -69,9 +69,9 @@ def save(
 
 def load(path: str | Path) -> Checkpoint:
     """Open a folder written by `save`, with gates attached and everything checked before weights are read."""
-    folder = Path(path)
+    folder = Path(path).expanduser()
     manifest = read_manifest(folder)
-    model, tokenizer = load_dense(folder)
+    model, tokenizer = load_dense(folder, whole=True)
     if model.config.model_type != manifest["model_type"]:
         raise CheckpointError(
             f"{folder / MANIFEST} is for model type '{manifest['model_type']}', but the folder holds a "
@@ -117,61 +117,93 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def load_dense(path: str | Path, **config_changes: Any) -> tuple[Any, Any]:
+def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) -> tuple[Any, Any]:
     """Load a sequence classifier and its tokenizer from a folder or a hub name, checking the family first.
 
-    `config_changes` (num_labels, id2label...) build a new head where the folder has none that fits.
+    `config_changes` (num_labels, id2label...) build a new head where the folder has none that fits; with `whole`, the
+    head must be there too. A missing encoder weight is always an error: the library would make one up.
     """
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    name = str(path)
-    if (name.startswith((".", "/", "~")) or os.sep in name) and not Path(name).expanduser().exists():
-        looks_like_hub = name.count("/") == 1 and not name.startswith((".", "/", "~"))
-        if not looks_like_hub:
-            raise ModelError(f"model folder {name} does not exist")
-    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise ModelError(f"{name} is not a Hugging Face model folder: it has no config.json")
-    try:
-        config = AutoConfig.from_pretrained(name, **config_changes)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"cannot read a model configuration from '{name}': {_first_line(error)}") from error
+    name = _expanded(path)
+    config = _read_config(name, **config_changes)
     family_named(config.model_type)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
-        model = AutoModelForSequenceClassification.from_pretrained(name, config=config, ignore_mismatched_sizes=True)
+        model, loading = AutoModelForSequenceClassification.from_pretrained(
+            name, config=config, ignore_mismatched_sizes=True, output_loading_info=True
+        )
     except Exception as error:  # the loaders raise many kinds, from safetensors' to bare Exception
         raise ModelError(f"cannot load model and tokenizer from '{name}': {_first_line(error)}") from error
+    _check_complete(model, loading, name=name, whole=whole)
     _check_weights(model, name)
     return model, tokenizer
 
 
 def has_head(path: str | Path, num_labels: int) -> bool:
     """Whether the folder holds a sequence classifier with this many outputs."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(str(path))
+    config = _read_config(_expanded(path))
     classifier = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
     return classifier and config.num_labels == num_labels
 
 
+def _expanded(path: str | Path) -> str:
+    name = str(path)
+    return str(Path(name).expanduser()) if name.startswith("~") else name
+
+
+def _read_config(name: str, **changes: Any) -> Any:
+    """The model's configuration; a path that leads nowhere is told apart from a name on the hub."""
+    from transformers import AutoConfig
+
+    is_hub_name = name.count("/") <= 1 and not name.startswith((".", "/"))
+    if not is_hub_name and not Path(name).exists():
+        raise ModelError(f"model folder {name} does not exist")
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise ModelError(f"{name} is not a Hugging Face model folder: it has no config.json")
+    try:
+        return AutoConfig.from_pretrained(name, **changes)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"cannot read a model configuration from '{name}': {_first_line(error)}") from error
+
+
+def _check_complete(model: Any, loading: dict[str, Any], *, name: str, whole: bool) -> None:
+    """Refuse weights that were not in the file, except those of a head that is about to be trained."""
+    mismatched = [item if isinstance(item, str) else item[0] for item in loading["mismatched_keys"]]
+    made_up = sorted({*loading["missing_keys"], *mismatched})
+    encoder = f"{model.base_model_prefix}."
+    if not whole:
+        made_up = [key for key in made_up if key.startswith(encoder) and ".pooler." not in key]
+    if made_up:
+        raise ModelError(
+            f"'{name}' lacks weights that its configuration asks for, {made_up[0]} among {len(made_up)}; "
+            "the folder is damaged or its config.json is of another model"
+        )
+
+
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Write into a temporary folder beside `path`, then put it in its place in one rename."""
+    """Write into a temporary folder beside `path`, then put it in its place; on failure the old one stays."""
+    path = path.resolve()
+    if path.exists() and not path.is_dir():
+        raise CheckpointError(f"{path} is a file; a folder is written there, so choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    old = Path(f"{temporary}.old")
     try:
         os.chmod(temporary, 0o755)
         yield temporary
         if path.exists():
-            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
             os.replace(path, old)
+        try:
             os.replace(temporary, path)
-            shutil.rmtree(old)
-        else:
-            os.replace(temporary, path)
-    except BaseException:
+        except BaseException:
+            if old.exists():
+                os.replace(old, path)
+            raise
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _check_weights(model: nn.Module, name: str) -> None:
@@ -188,7 +220,7 @@ def _number_to_json(value: float) -> float | str:
 def _number_from_json(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 

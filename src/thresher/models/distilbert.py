@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 
-from thresher.models.adapter import Family, LayerParts
+from thresher.models.adapter import EmbeddingParts, Family, HeadParts, LayerParts
 
 
 def _layers(base: Any) -> list[nn.Module]:
@@ -29,4 +30,19 @@ def _parts(layer: Any) -> LayerParts:
     )
 
 
-FAMILY = Family(model_types=("distilbert",), layers=_layers, parts=_parts)
+def _embeddings(base: Any) -> EmbeddingParts:
+    return EmbeddingParts(
+        word=base.embeddings.word_embeddings,
+        position=base.embeddings.position_embeddings,
+        token_type=None,
+        norm=base.embeddings.LayerNorm,
+        position_offset=0,
+        projection=None,
+    )
+
+
+def _head(model: Any) -> HeadParts:
+    return HeadParts(dense=model.pre_classifier, activation=torch.relu, output=model.classifier)
+
+
+FAMILY = Family(model_types=("distilbert",), layers=_layers, parts=_parts, embeddings=_embeddings, head=_head)

@@ -42,7 +42,7 @@ class Trace:
 class Gates(nn.Module):
     """Thresholds and the pruning state that the layers of one model share.
 
-    A forward pass calls `begin` once, then `probabilities` and `decide` once per layer pass, in order.
+    A forward pass calls `begin`, then `probabilities` and `decide` once per layer pass, in order, and `end`.
     """
 
     thresholds: nn.Parameter  # (layers,)
@@ -55,6 +55,7 @@ class Gates(nn.Module):
         self.soft_mask = "cumulative"
         self.temperature = 0.1
         self.trace: Trace | None = None
+        self.running = False
 
     def set_mode(self, mode: str, *, soft_mask: str | None = None) -> None:
         if mode not in MODES:
@@ -78,6 +79,12 @@ class Gates(nn.Module):
 
     def begin(self, attention_mask: Tensor, input_ids: Tensor | None) -> None:
         """Start a forward pass. attention_mask, input_ids: (batch, tokens)."""
+        if attention_mask.dim() != 2:
+            raise ModelError(
+                f"attention_mask has {attention_mask.dim()} dimensions; give the tokenizer's mask, (batch, tokens)"
+            )
+        if input_ids is None and {"separators", "first_segment"} & set(self.config.protect):
+            raise ModelError("protecting separators needs input_ids; inputs_embeds alone do not show where they are")
         alive = attention_mask.bool()
         if not bool(alive[:, 0].all()):
             raise ModelError(
@@ -87,6 +94,11 @@ class Gates(nn.Module):
             self.config.protect, alive=alive, input_ids=input_ids, separator_id=self.config.separator_id
         )
         self.trace = Trace(protected=protected, alive=[alive])
+        self.running = True
+
+    def end(self) -> None:
+        """The forward pass is over; its trace stays readable."""
+        self.running = False
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Attention over what is still alive. logits: (batch, heads, queries, keys)."""
@@ -96,10 +108,6 @@ class Gates(nn.Module):
         """Score the tokens, let some of them go, and return what the layer's output is multiplied by, if anything."""
         trace = self._running()
         layer, alive = len(trace.scores), trace.alive[-1]
-        if layer >= len(self.thresholds):
-            raise ModelError(
-                f"more than {len(self.thresholds)} layer passes in one forward; gradient checkpointing is not supported"
-            )
         relative = relative_scores(probabilities, alive)
         if alive.is_floating_point():
             # A fading key gets less attention because it fades; judge it by what it would get in full.
@@ -122,9 +130,10 @@ class Gates(nn.Module):
         return None
 
     def _running(self) -> Trace:
-        if self.trace is None:
+        if self.trace is None or not self.running or len(self.trace.scores) >= len(self.thresholds):
             raise ModelError(
-                "the encoder was called by itself; call the whole model, which tells the gates what is padding"
+                "the encoder was called by itself; call the whole model, which tells the gates what is padding "
+                "(gradient checkpointing is not supported)"
             )
         return self.trace
 

@@ -5,9 +5,10 @@ Masked tokens keep their place in that bias, so it follows the original position
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from thresher.models.adapter import Family, LayerParts
+from thresher.models.adapter import EmbeddingParts, Family, HeadParts, LayerParts
 
 
 def _layers(base: Any) -> list[nn.Module]:
@@ -45,4 +46,35 @@ def _wrap(output: Tensor) -> tuple[Tensor]:
     return (output,)
 
 
-FAMILY = Family(model_types=("mpnet",), layers=_layers, parts=_parts, position_bias=_position_bias, wrap=_wrap)
+def _distance_bias(base: Any, distances: Tensor) -> Tensor:
+    """Bias of every head for key position minus query position: (...) -> (..., heads)."""
+    buckets = base.encoder.relative_position_bucket(distances, num_buckets=base.config.relative_attention_num_buckets)
+    bias: Tensor = base.encoder.relative_attention_bias(buckets)
+    return bias
+
+
+def _embeddings(base: Any) -> EmbeddingParts:
+    return EmbeddingParts(
+        word=base.embeddings.word_embeddings,
+        position=base.embeddings.position_embeddings,
+        token_type=None,
+        norm=base.embeddings.LayerNorm,
+        position_offset=base.embeddings.padding_idx + 1,
+        projection=None,
+    )
+
+
+def _head(model: Any) -> HeadParts:
+    return HeadParts(dense=model.classifier.dense, activation=torch.tanh, output=model.classifier.out_proj)
+
+
+FAMILY = Family(
+    model_types=("mpnet",),
+    layers=_layers,
+    parts=_parts,
+    embeddings=_embeddings,
+    head=_head,
+    distance_bias=_distance_bias,
+    position_bias=_position_bias,
+    wrap=_wrap,
+)

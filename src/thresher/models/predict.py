@@ -51,14 +51,16 @@ def predict(
     gates.set_mode("hard" if pruned else "off")
     model.eval()
     parts = []
-    for index, (rows, batch) in enumerate(batches):
-        inputs = {name: value.to(device, non_blocking=True) for name, value in batch.items() if name != "labels"}
-        logits = model(**inputs).logits.float()
-        lengths = inputs["attention_mask"].sum(dim=-1)
-        kept = gates.trace.kept().cpu() if gates.trace is not None else None
-        parts.append(Predictions(torch.tensor(rows), logits.cpu(), lengths.cpu(), kept))
-        if on_batch:
-            on_batch(index + 1, len(batches))
-    gates.set_mode(mode)
-    model.train(was_training)
+    try:
+        for index, (rows, batch) in enumerate(batches):
+            inputs = {name: value.to(device, non_blocking=True) for name, value in batch.items() if name != "labels"}
+            logits = model(**inputs).logits.float()
+            lengths = inputs["attention_mask"].sum(dim=-1)
+            kept = gates.trace.kept().cpu() if gates.trace is not None else None
+            parts.append(Predictions(torch.tensor(rows), logits.cpu(), lengths.cpu(), kept))
+            if on_batch:
+                on_batch(index + 1, len(batches))
+    finally:
+        gates.set_mode(mode)
+        model.train(was_training)
     return Predictions.merge(parts)

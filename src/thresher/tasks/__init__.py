@@ -15,7 +15,7 @@ def task_names() -> list[str]:
     return ["movies", *GLUE_TASKS]
 
 
-def load_task(name: str, *, data: Path | None) -> Task:
+def load_task(name: str, *, data: str | Path | None = None) -> Task:
     """A task by its name: 'movies', or a GLUE task from the folder `data` (from the Hugging Face hub without one)."""
     if name == "movies":
         if data is not None:
@@ -23,4 +23,4 @@ def load_task(name: str, *, data: Path | None) -> Task:
         return load_movies()
     if name not in GLUE_TASKS:
         raise DataError(f"unknown task '{name}'; known tasks: {', '.join(task_names())}")
-    return load_glue(name, data)
+    return load_glue(name, None if data is None else Path(data))

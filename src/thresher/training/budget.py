@@ -1,4 +1,4 @@
-"""Hitting a FLOPs target: one multiplier on all thresholds, found by bisection and then held by a controller."""
+"""Hitting a FLOPs target: one multiplier on all thresholds, found by search and then held by a controller."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,7 +11,9 @@ from thresher.errors import ConfigError
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.models.predict import Batch, predict
 
-BISECTION_STEPS = 10
+SEARCH_STEPS = 10
+TOLERANCE = 0.002
+TYPICAL_SLOPE = -0.4  # of relative FLOPs against the multiplier's logarithm, only to choose the second measurement
 
 
 def measured_flops(model: nn.Module, batches: Sequence[Batch]) -> float:
@@ -50,17 +52,26 @@ def check_reachable(shape: EncoderShape, lengths: Tensor, thresholds: Sequence[f
 def scale_to_target(
     gates: "GateScaler", measure: Callable[[], float], target: float, on_step: Callable[[float], None]
 ) -> float:
-    """Bisect the multiplier in log space until the measured FLOPs meet the target; returns what was reached."""
+    """Find the multiplier at which the measured FLOPs meet the target; returns what was reached.
+
+    Secant steps in log space inside a shrinking bracket: three or four measurements where plain bisection needs eight.
+    """
     low, high = math.log(1 / 64), math.log(64)
+    at, slope = 0.0, TYPICAL_SLOPE
+    before: tuple[float, float] | None = None
     reached = math.nan
-    for _ in range(BISECTION_STEPS):
-        middle = (low + high) / 2
-        gates.apply(math.exp(middle))
+    for _ in range(SEARCH_STEPS):
+        gates.apply(math.exp(at))
         reached = measure()
         on_step(reached)
-        low, high = (middle, high) if reached > target else (low, middle)
-        if abs(reached - target) < 0.002:
+        if abs(reached - target) < TOLERANCE:
             break
+        low, high = (at, high) if reached > target else (low, at)
+        if before is not None:
+            slope = min(-0.05, (reached - before[1]) / (at - before[0]))
+        before = (at, reached)
+        step = at + (target - reached) / slope
+        at = step if low < step < high else (low + high) / 2
     return reached
 
 

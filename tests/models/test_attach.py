@@ -1,0 +1,250 @@
+"""What cannot be pruned is refused with a sentence, and the ways to call a pruned model all reach the gates."""
+
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+import thresher
+from tests.models.families import (
+    FAMILIES,
+    LAYERS,
+    SOME,
+    logits_of,
+    prune_with_,
+    pruned_model,
+    ragged,
+    run,
+    tiny_config,
+    tiny_model,
+    trace_of,
+)
+from thresher.config import PruneConfig
+from thresher.errors import ConfigError, ModelError
+from thresher.models.attach import gates_of
+from thresher.models.registry import family_named, supported_types
+
+SUPPORTED = "bert, roberta, xlm-roberta, camembert, electra, distilbert, albert, mpnet"
+
+
+def raises(text: str) -> Any:
+    return pytest.raises(ModelError, match=re.escape(text))
+
+
+# --- refused models --------------------------------------------------------------------------------------------------
+
+
+def test_supported_families_are_the_tested_ones() -> None:
+    assert tuple(supported_types()) == FAMILIES
+    for name in FAMILIES:
+        assert name in family_named(name).model_types
+
+
+def test_unsupported_family() -> None:
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "pad_token_id": 0}
+    model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model("gpt2", vocab_size=20, **sizes))
+    with raises(f"model family 'gpt2' is not supported; supported: {SUPPORTED}"):
+        thresher.prune_(model)
+    with raises(f"model family 'deberta-v2' is not supported; supported: {SUPPORTED}"):
+        family_named("deberta-v2")
+    assert not any("thresher" in key for key in model.state_dict())
+
+
+@pytest.mark.parametrize("loader", [AutoModel, AutoModelForTokenClassification])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_wrong_head(name: str, loader: Any) -> None:
+    model = loader.from_config(tiny_config(name))
+    with raises(f"{type(model).__name__} has no sequence-classification head; load the folder with AutoModelForSeq"):
+        thresher.prune_(model)
+
+
+def test_decoder() -> None:
+    with raises("BertForSequenceClassification is configured as a decoder; only encoders can be pruned"):
+        thresher.prune_(tiny_model("bert", is_decoder=True))
+
+
+def test_relative_position_embeddings() -> None:
+    model = tiny_model("bert")
+    model.config.position_embedding_type = "relative_key"
+    with raises("position_embedding_type = 'relative_key' is not supported; only 'absolute' is"):
+        thresher.prune_(model)
+
+
+def test_not_a_hugging_face_model() -> None:
+    with raises("Linear is not a Hugging Face model; load one with from_pretrained"):
+        thresher.prune_(nn.Linear(2, 2))
+
+
+def test_gradient_checkpointing() -> None:
+    model = tiny_model("bert")
+    model.gradient_checkpointing_enable()
+    with raises("gradient checkpointing is not supported; call model.gradient_checkpointing_disable() first"):
+        thresher.prune_(model)
+    assert not hasattr(model.bert, "thresher_gates")
+
+
+def test_gradient_checkpointing_switched_on_later() -> None:
+    """The recomputed forward is noticed; it must not silently prune twice."""
+    model = pruned_model("bert")
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    loss = model(**ragged(model)).logits.sum()
+    with raises("gradient checkpointing is not supported"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_twice(name: str) -> None:
+    model = pruned_model(name)
+    inputs = ragged(model)
+    before = logits_of(model, inputs)
+    with raises("the model already has gates; call thresher.unprune_(model) first"):
+        thresher.prune_(model, PruneConfig(final_threshold=5.0))
+    assert torch.equal(logits_of(model, inputs), before), "the refused call changed nothing"
+
+
+@pytest.mark.parametrize("verb", [thresher.unprune_, gates_of])
+def test_without_gates(verb: Any) -> None:
+    for model in (tiny_model("bert"), nn.Linear(2, 2)):
+        with raises("the model has no gates; call thresher.prune_(model, PruneConfig()) first"):
+            verb(model)
+
+
+# --- refused inputs and thresholds -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("mask", [[0, 1, 1, 1], [0, 0, 0, 0]])
+def test_left_padding_and_empty_sequences(name: str, mask: list[int]) -> None:
+    model = pruned_model(name)
+    inputs = ragged(model, (4, 4))
+    inputs["attention_mask"][1] = torch.tensor(mask)
+    with raises("a sequence starts with padding or is empty; pad on the right and give every sequence a first token"):
+        model(**inputs)
+    gates_of(model).set_mode("off")
+    assert logits_of(model, inputs).shape == (2, 3), "the stock model takes them"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_encoder_called_by_itself(name: str) -> None:
+    model = pruned_model(name)
+    base = model.base_model
+    encoder = base.transformer if name == "distilbert" else base.encoder
+    hidden = torch.zeros(1, 3, 16 if name == "albert" else 32, dtype=torch.float64)
+    with raises("the encoder was called by itself; call the whole model, which tells the gates what is padding"):
+        encoder(hidden, attention_mask=None)
+
+
+def test_wrong_thresholds() -> None:
+    gates = gates_of(pruned_model("bert"))
+    before = gates.thresholds.detach().clone()
+    with pytest.raises(ConfigError, match="^3 thresholds given for a model with 4 layers$"):
+        gates.set_thresholds([1.0, 1.0, 1.0])
+    with pytest.raises(ConfigError, match="contain NaN; every threshold must be a number or infinity"):
+        gates.set_thresholds([1.0, math.nan, 1.0, 1.0])
+    with pytest.raises(ConfigError, match="contain NaN"):
+        gates.set_thresholds(torch.full((4,), math.nan))
+    assert torch.equal(gates.thresholds.detach(), before)
+    gates.set_thresholds(torch.tensor([0.0, -1.0, math.inf, -math.inf]))
+    assert gates.thresholds.tolist() == [0.0, -1.0, math.inf, -math.inf]
+
+
+def test_wrong_modes() -> None:
+    gates = gates_of(pruned_model("bert"))
+    with pytest.raises(ConfigError, match="^mode = 'on' is not one of: off, soft, hard$"):
+        gates.set_mode("on")
+    with pytest.raises(ConfigError, match="^soft_mask = 'hard' is not one of: cumulative, plain$"):
+        gates.set_mode("soft", soft_mask="hard")
+    assert (gates.mode, gates.soft_mask) == ("hard", "cumulative")
+
+
+# --- ways to call ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_arguments_by_name_by_position_or_left_out(name: str) -> None:
+    model = pruned_model(name)
+    inputs = ragged(model, (9, 5))
+    wanted, trace = run(model, inputs)
+    kept = trace.kept()
+    with torch.no_grad():
+        found = model(inputs["input_ids"], inputs["attention_mask"]).logits
+        assert torch.equal(found, wanted) and torch.equal(trace_of(model).kept(), kept)
+        model.base_model(inputs["input_ids"], inputs["attention_mask"])
+    assert torch.equal(trace_of(model).kept(), kept)
+
+    whole = ragged(model, (9, 9))
+    wanted, trace = run(model, whole)
+    kept = trace.kept()
+    with torch.no_grad():
+        assert torch.equal(model(whole["input_ids"]).logits, wanted)
+        assert torch.equal(trace_of(model).kept(), kept)
+        model(inputs_embeds=model.get_input_embeddings()(whole["input_ids"]))
+    assert trace_of(model).lengths().tolist() == [9, 9]
+    assert (trace_of(model).kept()[:, -1] < 9).all()
+
+
+def test_segments_reach_the_pruned_model() -> None:
+    model = pruned_model("bert")
+    inputs = ragged(model, (9,))
+    plain = logits_of(model, inputs)
+    segments = torch.tensor([[0] * 4 + [1] * 5])
+    assert (logits_of(model, {**inputs, "token_type_ids": segments}) - plain).abs().max() > 1e-3
+
+
+def test_labels_give_a_loss() -> None:
+    model = pruned_model("distilbert")
+    inputs = ragged(model, (9, 5))
+    found = model(**inputs, labels=torch.tensor([0, 2]))
+    wanted = torch.nn.functional.cross_entropy(found.logits, torch.tensor([0, 2]))
+    torch.testing.assert_close(found.loss, wanted)
+
+
+def test_through_a_data_parallel_wrapper() -> None:
+    model = pruned_model("bert")
+    wrapped = nn.DataParallel(model)
+    assert gates_of(wrapped) is gates_of(model)
+    thresher.unprune_(wrapped)
+    with raises("the model has no gates"):
+        gates_of(model)
+
+
+def test_two_models_of_one_family_do_not_share_gates() -> None:
+    one, two = pruned_model("bert"), pruned_model("bert", (math.inf,) * LAYERS)
+    inputs = ragged(one)
+    before, _ = run(one, inputs)
+    _, shut = run(two, inputs)
+    assert (shut.kept() == 1).all()
+    thresher.unprune_(two)
+    assert torch.equal(run(one, inputs)[0], before)
+    assert type(one.bert.encoder.layer[0]).__name__ == "PrunedBertLayer"
+
+
+def test_thresholds_travel_in_the_state() -> None:
+    model, other = pruned_model("mpnet"), pruned_model("mpnet", (9.0,) * LAYERS, seed=5)
+    other.load_state_dict(model.state_dict())
+    assert gates_of(other).thresholds.tolist() == torch.tensor(SOME).tolist()
+    inputs = ragged(model)
+    assert torch.equal(logits_of(other, inputs), logits_of(model, inputs))
+
+
+def test_regression_head() -> None:
+    model = tiny_model("roberta", num_labels=1)
+    prune_with_(model)
+    logits, trace = run(model, ragged(model))
+    assert logits.shape == (5, 1)
+    assert (trace.kept()[:, -1] < trace.lengths()).any()
+
+
+def test_weights_can_change_between_passes() -> None:
+    """The layer is taken apart anew in every pass, so replaced or trained weights are the ones that count."""
+    model = pruned_model("bert")
+    inputs = ragged(model)
+    before = logits_of(model, inputs)
+    with torch.no_grad():
+        model.bert.encoder.layer[2].intermediate.dense.weight.mul_(2.0)
+    assert (logits_of(model, inputs) - before).abs().max() > 1e-4

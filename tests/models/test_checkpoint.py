@@ -1,0 +1,421 @@
+"""Saved folders: ordinary ones for everybody else, exact ones for us, and never half of one."""
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
+
+import thresher
+from tests.models.families import FAMILIES, LAYERS, SEPARATOR, logits_of, prune_with_, pruned_model, ragged, tiny_model
+from thresher.config import PruneConfig
+from thresher.errors import CheckpointError, ModelError
+from thresher.models import checkpoint
+from thresher.models.attach import gates_of
+from thresher.models.checkpoint import FORMAT_VERSION, MANIFEST, load, load_dense, read_manifest, replacing_folder, save
+
+THRESHOLDS = (-math.inf, 0.1, 0.9, math.inf)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    words = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "film"])}
+    inner = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="[PAD]", unk_token="[UNK]")
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return pruned_model("bert", THRESHOLDS).float()
+
+
+@pytest.fixture
+def saved(tmp_path: Path, model: Any, tokenizer: Any) -> Path:
+    save(model, tokenizer, tmp_path / "run", about={"recipe": "default", "quality": {"accuracy": 0.5}})
+    return tmp_path / "run"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def edit(folder: Path, file: str = MANIFEST, **changes: Any) -> None:
+    values = json.loads((folder / file).read_text())
+    for name, value in changes.items():
+        if value is None:
+            del values[name]
+        else:
+            values[name] = value
+    (folder / file).write_text(json.dumps(values))
+
+
+def refused(kind: type[Exception], *parts: str) -> Any:
+    """One line that says all of this, in this order."""
+    return pytest.raises(kind, match="^" + ".*".join(re.escape(part) for part in ("", *parts)) + ".*$")
+
+
+# --- there and back --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_round_trip(name: str, tmp_path: Path, tokenizer: Any) -> None:
+    settings = {"scale": "paper", "protect": ("first", "separators"), "separator_id": SEPARATOR}
+    thresholds = (-math.inf, 0.09, 1 / 7, math.inf)
+    model = pruned_model(name, thresholds, **settings).float()
+    inputs = ragged(model)
+    wanted = logits_of(model, inputs)
+    save(model, tokenizer, tmp_path / "deep" / "run")
+    found = load(tmp_path / "deep" / "run")
+    assert torch.equal(logits_of(found.model, inputs), wanted)
+    assert torch.equal(gates_of(found.model).thresholds, gates_of(model).thresholds)
+    assert gates_of(found.model).config == PruneConfig(collapse_last=False, **settings)
+    assert gates_of(found.model).mode == "hard" and not found.model.training
+    assert found.tokenizer.get_vocab() == tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_opens_everywhere_else_as_a_dense_model(name: str, tmp_path: Path, tokenizer: Any) -> None:
+    stock = tiny_model(name).float()
+    inputs = ragged(stock)
+    wanted = logits_of(stock, inputs)
+    prune_with_(stock)
+    save(stock, tokenizer, tmp_path / "run")
+    with safe_open(tmp_path / "run" / "model.safetensors", framework="pt") as file:
+        keys = list(file.keys())
+    assert keys and not any("thresher" in key for key in keys)
+    dense, report = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run", output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert type(dense) is type(tiny_model(name))
+    assert torch.equal(logits_of(dense.eval(), inputs), wanted)
+    assert "thresher" not in (tmp_path / "run" / "config.json").read_text()
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "run")) == len(tokenizer)
+
+
+def test_saving_leaves_the_model_as_it_was(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    inputs, before = ragged(model), list(model.state_dict())
+    wanted = logits_of(model, inputs)
+    save(model, tokenizer, tmp_path / "run")
+    assert list(model.state_dict()) == before
+    assert torch.equal(logits_of(model, inputs), wanted)
+
+
+def test_manifest_is_strict_json(saved: Path) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    manifest = json.loads((saved / MANIFEST).read_text(encoding="utf-8"), parse_constant=refuse)
+    assert manifest == {
+        "format_version": 1,
+        "model_type": "bert",
+        "layers": LAYERS,
+        "thresholds": ["-inf", torch.tensor(0.1).item(), torch.tensor(0.9).item(), "inf"],
+        "prune": {
+            "scale": "relative",
+            "protect": ["first"],
+            "ramp": "late",
+            "final_threshold": 1.0,
+            "collapse_last": False,
+            "separator_id": None,
+        },
+        "recipe": "default",
+        "quality": {"accuracy": 0.5},
+    }
+    assert load(saved).manifest == manifest
+
+
+def test_nothing_is_pickled(saved: Path) -> None:
+    names = sorted(contents(saved))
+    assert {"config.json", "model.safetensors", MANIFEST, "tokenizer.json"} <= set(names)
+    assert {Path(name).suffix for name in names} <= {".json", ".safetensors"}
+    for name in names:
+        assert json.loads((saved / name).read_bytes()) if name.endswith("json") else load_file(saved / name)
+    assert oct(saved.stat().st_mode & 0o777) == "0o755" and oct((saved / MANIFEST).stat().st_mode & 0o777) == "0o644"
+
+
+def test_dense_weights_beside_the_pruned_ones(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    other = tiny_model("bert", seed=9).float()
+    save(model, tokenizer, tmp_path / "run", dense=other.state_dict())
+    inputs = ragged(model)
+    beside, _ = load_dense(tmp_path / "run" / "dense")
+    assert torch.equal(logits_of(beside.eval(), inputs), logits_of(other, inputs))
+    assert torch.equal(logits_of(load(tmp_path / "run").model, inputs), logits_of(model, inputs))
+    assert not (tmp_path / "run" / "dense" / MANIFEST).exists()
+
+
+def test_a_model_without_gates_is_not_saved(tmp_path: Path, tokenizer: Any) -> None:
+    with refused(ModelError, "the model has no gates; call thresher.prune_"):
+        save(tiny_model("bert"), tokenizer, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- damaged manifests -----------------------------------------------------------------------------------------------
+
+
+def test_newer_format(saved: Path) -> None:
+    edit(saved, format_version=FORMAT_VERSION + 1)
+    with refused(CheckpointError, MANIFEST, "has format version 2, newer than 1, the newest known here; upgrade thres"):
+        load(saved)
+
+
+@pytest.mark.parametrize("version", [None, "1", 0, -3, 1.5])
+def test_no_format(saved: Path, version: Any) -> None:
+    edit(saved, format_version=version)
+    with refused(CheckpointError, MANIFEST, "has no format_version; it was not written by thresher"):
+        load(saved)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '"thresher"', "3", "null"])
+def test_manifest_of_another_shape(saved: Path, text: str) -> None:
+    (saved / MANIFEST).write_text(text)
+    with refused(CheckpointError, MANIFEST, "has no format_version"):
+        load(saved)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"format_version": 1,}', b"\xff\xfe\x00", b"not json"])
+def test_damaged_json(saved: Path, damage: bytes) -> None:
+    (saved / MANIFEST).write_bytes(damage)
+    with refused(CheckpointError, MANIFEST, "is not valid JSON"):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("model_type", None), ("model_type", 3), ("layers", "4"), ("thresholds", None), ("thresholds", {}), ("prune", [])],
+)
+def test_missing_and_mistyped_entries(saved: Path, name: str, value: Any) -> None:
+    edit(saved, **{name: value})
+    with refused(CheckpointError, MANIFEST, f"has no valid '{name}'; the file is damaged"):
+        load(saved)
+
+
+def test_number_of_thresholds_against_the_manifest(saved: Path) -> None:
+    edit(saved, thresholds=[1.0, 1.0, 1.0])
+    with refused(CheckpointError, MANIFEST, "has 3 thresholds for 4 layers"):
+        load(saved)
+
+
+def test_number_of_thresholds_against_the_model(saved: Path) -> None:
+    edit(saved, thresholds=[1.0] * 6, layers=6)
+    with refused(CheckpointError, MANIFEST, "6 thresholds given for a model with 4 layers"):
+        load(saved)
+
+
+@pytest.mark.parametrize("value", [math.nan, "nan", "high", [], {}])
+def test_threshold_that_is_no_number(saved: Path, value: Any) -> None:
+    edit(saved, thresholds=[1.0, value, 1.0, 1.0])
+    with refused(CheckpointError, MANIFEST, "has a threshold that is not a number:"):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    ("prune", "text"),
+    [
+        ({"scale": "absolute"}, "scale = 'absolute' is not one of: relative, paper"),
+        ({"speed": 1}, "unknown setting 'speed' for PruneConfig"),
+        ({"protect": []}, "protect is empty"),
+    ],
+)
+def test_settings_that_break_their_rule(saved: Path, prune: dict[str, Any], text: str) -> None:
+    edit(saved, prune=prune)
+    with refused(CheckpointError, MANIFEST, text):
+        load(saved)
+
+
+def test_model_of_another_type(saved: Path) -> None:
+    edit(saved, model_type="roberta")
+    with refused(CheckpointError, MANIFEST, "is for model type 'roberta', but the folder holds a 'bert'"):
+        load(saved)
+
+
+def test_manifest_is_checked_before_weights_are_read(saved: Path) -> None:
+    (saved / "model.safetensors").unlink()
+    edit(saved, thresholds=[1.0])
+    with refused(CheckpointError, "has 1 thresholds for 4 layers"):
+        load(saved)
+
+
+# --- folders that are something else ---------------------------------------------------------------------------------
+
+
+def test_folder_without_manifest(saved: Path) -> None:
+    (saved / MANIFEST).unlink()
+    with refused(CheckpointError, str(saved), "is not a thresher run: it has no thresher.json; make one with: thresh"):
+        load(saved)
+    dense, _ = load_dense(saved)
+    assert dense.config.model_type == "bert"
+
+
+def test_no_folder_at_all(tmp_path: Path) -> None:
+    with refused(CheckpointError, "is not a thresher run: it has no thresher.json"):
+        load(tmp_path / "absent")
+    with refused(CheckpointError, "is not a thresher run"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["/absent/model", "./absent", "~/absent-model-folder", "a/b/c"])
+def test_model_folder_that_does_not_exist(name: str) -> None:
+    with refused(ModelError, f"model folder {Path(name).expanduser() if name[0] == '~' else name} does not exist"):
+        load_dense(name)
+
+
+@pytest.mark.parametrize("name", ["absent-model", "somebody/absent-model"])
+def test_hub_name_that_cannot_be_reached(name: str) -> None:
+    """Tests are offline, so any hub name will do."""
+    with refused(ModelError, f"cannot read a model configuration from '{name}': "):
+        load_dense(name)
+
+
+def test_folder_without_config(saved: Path) -> None:
+    (saved / "config.json").unlink()
+    for opener in (load, load_dense):
+        with refused(ModelError, str(saved), "is not a Hugging Face model folder: it has no config.json"):
+            opener(saved)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"model_type": "flan-9000"}'])
+def test_damaged_config(saved: Path, text: str) -> None:
+    (saved / "config.json").write_text(text)
+    with refused(ModelError, f"cannot read a model configuration from '{saved}': "):
+        load_dense(saved)
+
+
+@pytest.mark.parametrize("family", ["deberta-v2", "gpt2", "modernbert", "t5"])
+def test_unsupported_family_is_refused_before_anything_is_loaded(tmp_path: Path, family: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with refused(ModelError, f"model family '{family}' is not supported; supported: bert, roberta, "):
+        load_dense(tmp_path)
+
+
+def test_folder_without_weights(saved: Path) -> None:
+    (saved / "model.safetensors").unlink()
+    with refused(ModelError, f"cannot load model and tokenizer from '{saved}': "):
+        load(saved)
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_truncated_weights(saved: Path, size: int) -> None:
+    file = saved / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:size])
+    with refused(ModelError, f"cannot load model and tokenizer from '{saved}': "):
+        load(saved)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite(saved: Path, value: float) -> None:
+    file = saved / "model.safetensors"
+    weights = load_file(file)
+    weights["bert.encoder.layer.1.output.dense.weight"][3, 2] = value
+    save_file(weights, file, metadata={"format": "pt"})
+    with refused(
+        ModelError, f"weight 'bert.encoder.layer.1.output.dense.weight' of '{saved}' contains NaN or infinity"
+    ):
+        load(saved)
+
+
+def test_new_head_for_another_number_of_labels(saved: Path) -> None:
+    """The folder's head has three outputs; the encoder's weights must survive the change of head."""
+    kept, _ = load_dense(saved)
+    changed, _ = load_dense(saved, num_labels=5)
+    assert kept.classifier.out_features == 3 and changed.classifier.out_features == 5
+    for name, value in kept.bert.state_dict().items():
+        assert torch.equal(changed.bert.state_dict()[name], value)
+    assert checkpoint.has_head(saved, 3) and not checkpoint.has_head(saved, 5)
+
+
+# --- whole or not at all ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("culprit", ["model", "tokenizer", "manifest", "about"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_failing_save_changes_nothing(
+    tmp_path: Path, model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, culprit: str, before: bool
+) -> None:
+    target = tmp_path / "run"
+    if before:
+        save(model, tokenizer, target, about={"seed": 1})
+    old = contents(tmp_path)
+
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError("no space left on device")
+
+    if culprit == "model":
+        monkeypatch.setattr(type(model), "save_pretrained", full)
+    elif culprit == "tokenizer":
+        monkeypatch.setattr(type(tokenizer), "save_pretrained", full)
+    elif culprit == "manifest":
+        monkeypatch.setattr(checkpoint, "write_json", full)
+    about = {"accuracy": math.nan} if culprit == "about" else {"seed": 2}
+    with pytest.raises(ValueError if culprit == "about" else OSError):
+        save(model, tokenizer, target, about=about)
+    assert contents(tmp_path) == old
+    assert [path.name for path in tmp_path.iterdir()] == (["run"] if before else [])
+
+
+def test_saving_again_replaces_the_folder_whole(saved: Path, model: Any, tokenizer: Any) -> None:
+    (saved / "left-over.txt").write_text("from another run")
+    save(model, tokenizer, saved, about={"seed": 2})
+    assert load(saved).manifest["seed"] == 2
+    assert not (saved / "left-over.txt").exists()
+    assert [path.name for path in saved.parent.iterdir()] == ["run"]
+
+
+def test_an_interruption_is_cleaned_up(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), replacing_folder(tmp_path / "run") as folder:
+        (folder / "half").write_text("")
+        assert folder.parent == tmp_path, "renaming works only on one disk"
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == []
+
+
+def test_public_names() -> None:
+    assert thresher.save is save and thresher.load is load
+
+
+@pytest.mark.parametrize("lost", ["encoder.layer.1.output.dense.weight", "classifier.weight"])
+def test_a_run_with_missing_weights_is_refused(saved: Path, lost: str) -> None:
+    """The library would make the weights up and go on."""
+    file = saved / "model.safetensors"
+    weights = {name: value for name, value in load_file(file).items() if not name.endswith(lost)}
+    save_file(weights, file, metadata={"format": "pt"})
+    with refused(ModelError, "lacks weights that its configuration asks for", lost):
+        load(saved)
+
+
+def test_a_configuration_of_another_size_is_refused(saved: Path) -> None:
+    edit(saved, "config.json", intermediate_size=48)
+    with refused(ModelError, "lacks weights that its configuration asks for"):
+        load(saved)
+
+
+def test_a_folder_cannot_replace_a_file(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    with refused(CheckpointError, "is a file; a folder is written there"), replacing_folder(tmp_path / "run"):
+        pass
+    assert (tmp_path / "run").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_failing_rename_puts_the_old_folder_back(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, rename = contents(saved), os.replace
+
+    def fail_to_replace(source: Any, target: Any) -> None:
+        if Path(target) == saved and not str(source).endswith(".old"):
+            raise OSError("no space left")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", fail_to_replace)
+    with pytest.raises(OSError, match="no space left"), replacing_folder(saved) as folder:
+        (folder / "new").write_text("new")
+    assert contents(saved) == before and len(list(saved.parent.iterdir())) == 1
+
+
+def test_what_is_said_about_a_run_cannot_change_its_gates(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    save(model, tokenizer, tmp_path / "run", about={"layers": 99, "thresholds": []})
+    assert load(tmp_path / "run").manifest["layers"] == LAYERS

@@ -1,0 +1,51 @@
+"""The documentation says what the code does: settings are generated, the example uses names that exist, links work."""
+
+import ast
+import os
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import thresher
+from thresher.config import PruneConfig, TrainConfig
+
+ROOT = Path(__file__).parents[1]
+
+
+def settings_table() -> str:
+    """Every setting with its default and help, straight from the configuration classes."""
+    lines = []
+    for table, kind in (("prune", PruneConfig), ("train", TrainConfig)):
+        lines += [f"| `[{table}]` | default | |", "|---|---|---|"]
+        for item in fields(kind):
+            default = list(item.default) if isinstance(item.default, tuple) else item.default
+            lines.append(f"| `{item.name}` | `{default}` | {item.metadata['help']} |")
+        lines.append("")
+    return "\n".join(lines).strip()
+
+
+def test_settings_in_the_docs_are_the_settings_in_the_code() -> None:
+    """To write the table anew: THRESHER_WRITE_DOCS=1 python -m pytest tests/test_docs.py"""
+    file = ROOT / "docs" / "method.md"
+    before, _, rest = file.read_text(encoding="utf-8").partition("<!-- settings -->\n")
+    found, mark, after = rest.partition("\n<!-- end -->")
+    if os.environ.get("THRESHER_WRITE_DOCS"):
+        file.write_text(f"{before}<!-- settings -->\n{settings_table()}\n<!-- end -->{after}", encoding="utf-8")
+        return
+    assert mark and found.strip() == settings_table()
+
+
+def test_readme_example_uses_names_that_exist() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
+    used = {
+        node.attr
+        for node in ast.walk(ast.parse(example))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "thresher"
+    }
+    assert used and used <= set(thresher.__all__)
+
+
+def test_links_in_the_documentation_lead_somewhere() -> None:
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "experiments").rglob("*.md")):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,212 @@
+"""The FLOPs target: bounds by hand, the search on measured FLOPs, and the controller that holds it."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.tiny import gated_model, keyword_rows, stock_model, tiny_tokenizer
+from thresher.core.cost import EncoderShape
+from thresher.errors import ConfigError, ModelError
+from thresher.models.attach import encoder_shape, gates_of
+from thresher.models.predict import Batch
+from thresher.tasks.encode import encode, padded_batches
+from thresher.training.budget import (
+    SEARCH_STEPS,
+    TOLERANCE,
+    Controller,
+    GateScaler,
+    check_reachable,
+    highest_flops,
+    lowest_flops,
+    measured_flops,
+    scale_to_target,
+)
+
+# width 2, FFN 3: a layer that sees n tokens and keeps k costs 4 n^2 + 16 n + 12 k.
+SHAPE = EncoderShape(layers=3, width=2, ffn_width=3)
+LENGTHS = torch.tensor([10, 4])
+DENSE = 3 * (400 + 160 + 120) + 3 * (64 + 64 + 48)
+
+
+def data(rows: int = 96) -> list[Batch]:
+    return padded_batches(
+        encode(tiny_tokenizer(), keyword_rows(rows, seed=3), max_length=None, positions=None), pad_id=0
+    )
+
+
+def search(model: Any, target: float) -> tuple[float, list[float]]:
+    batches, seen = data(), []
+    scaler = GateScaler(model, floor=torch.zeros(4))
+    return scale_to_target(scaler, lambda: measured_flops(model, batches), target, seen.append), seen
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_lowest_flops_by_hand() -> None:
+    """The first layer keeps all; the second sees all and keeps one; the third sees one and keeps one."""
+    ten = (400 + 160 + 120) + (400 + 160 + 12) + (4 + 16 + 12)
+    four = (64 + 64 + 48) + (64 + 64 + 12) + (4 + 16 + 12)
+    assert lowest_flops(SHAPE, LENGTHS, [0.0, 0.5, math.inf]) == pytest.approx((ten + four) / DENSE)
+    # A zero after a positive threshold changes nothing: what is dropped stays dropped.
+    assert lowest_flops(SHAPE, LENGTHS, [0.0, 0.5, 0.0]) == pytest.approx((ten + four) / DENSE)
+
+
+def test_lowest_flops_without_and_with_nothing_but_pruning_layers() -> None:
+    assert lowest_flops(SHAPE, LENGTHS, [0.0, 0.0, 0.0]) == 1.0
+    everywhere = (400 + 160 + 12) + (64 + 64 + 12) + 4 * (4 + 16 + 12)
+    assert lowest_flops(SHAPE, LENGTHS, [0.1, 0.2, 0.3]) == pytest.approx(everywhere / DENSE)
+
+
+def test_highest_flops_by_hand() -> None:
+    """Only the infinite layer prunes: its FFN runs for one token instead of 10 and 4."""
+    assert highest_flops(SHAPE, LENGTHS, [0.1, 0.2, math.inf]) == pytest.approx((DENSE - 12 * 9 - 12 * 3) / DENSE)
+    assert highest_flops(SHAPE, LENGTHS, [0.1, 0.2, 0.3]) == 1.0
+    assert highest_flops(SHAPE, LENGTHS, [math.inf] * 3) == lowest_flops(SHAPE, LENGTHS, [math.inf] * 3)
+
+
+def test_bounds_are_what_a_model_measures_at_the_extremes() -> None:
+    ramp = [0.0, 0.4, 0.8, math.inf]
+    batches = data(24)
+    lengths = torch.cat([batch["attention_mask"].sum(dim=-1) for _, batch in batches])
+    model = gated_model(thresholds=[0.0, 1e9, 1e9, math.inf])
+    assert measured_flops(model, batches) == pytest.approx(lowest_flops(encoder_shape(model), lengths, ramp))
+    gates_of(model).set_thresholds([0.0, 0.0, 0.0, math.inf])
+    assert measured_flops(model, batches) == pytest.approx(highest_flops(encoder_shape(model), lengths, ramp))
+
+
+def test_an_unreachable_target_is_refused_with_the_bound_and_the_way_out() -> None:
+    thresholds = [0.0, 0.5, math.inf]
+    lowest = lowest_flops(SHAPE, LENGTHS, thresholds)
+    with pytest.raises(ConfigError) as error:
+        check_reachable(SHAPE, LENGTHS, thresholds, 0.35)
+    assert "target_flops = 0.35 cannot be reached" in str(error.value)
+    assert f"leaves {lowest:.3f}" in str(error.value)
+    assert "ramp = 'plain'" in str(error.value)
+    check_reachable(SHAPE, LENGTHS, thresholds, lowest)
+    check_reachable(SHAPE, LENGTHS, [0.1, 0.5, math.inf], 0.35)
+
+
+# --- search ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [0.45, 0.6, 0.8])
+def test_the_search_meets_the_target_in_measured_flops(target: float) -> None:
+    model = gated_model()
+    start = gates_of(model).thresholds.clone()
+    reached, seen = search(model, target)
+    assert reached == pytest.approx(target, abs=0.01)
+    assert reached == seen[-1] and len(seen) <= SEARCH_STEPS
+    # The thresholds that reach it stay in the model, as a multiple of where they started.
+    assert measured_flops(model, data()) == reached
+    now = gates_of(model).thresholds
+    assert now[0] == 0 and now[3] == math.inf
+    assert (now[1] / start[1]).item() == pytest.approx((now[2] / start[2]).item())
+
+
+def test_the_search_starts_from_any_size_of_thresholds() -> None:
+    for final in (0.05, 20.0):
+        reached, _ = search(gated_model(final_threshold=final), 0.6)
+        assert reached == pytest.approx(0.6, abs=0.02)
+
+
+def test_the_search_finds_a_step_in_the_cost() -> None:
+    """Few rows cost the same over wide ranges and then jump; the search must end beside the jump, not far from it."""
+    model = gated_model(thresholds=[0.0, 1.0, 1.0, math.inf])
+    for jump in (0.05, 0.7, 1.3, 30.0):
+        scaler = GateScaler(model, floor=torch.zeros(4))
+
+        def measure(jump: float = jump) -> float:
+            return 0.9 if gates_of(model).thresholds[1] < jump else 0.3
+
+        scale_to_target(scaler, measure, 0.6, lambda flops: None)
+        assert gates_of(model).thresholds[1].item() == pytest.approx(jump, rel=0.1)
+        gates_of(model).set_thresholds([0.0, 1.0, 1.0, math.inf])
+
+
+def test_the_search_stops_early_when_it_hits() -> None:
+    scaler = GateScaler(gated_model(), floor=torch.zeros(4))
+    asked: list[float] = []
+
+    def measure() -> float:
+        asked.append(0.5)
+        return 0.5
+
+    assert scale_to_target(scaler, measure, 0.5 + TOLERANCE / 2, lambda flops: None) == 0.5
+    assert len(asked) == 1
+    scale_to_target(scaler, measure, 0.5 + TOLERANCE * 2, lambda flops: None)
+    assert len(asked) == 1 + SEARCH_STEPS
+
+
+def test_the_search_of_what_cannot_be_reached_ends_at_the_nearest_end() -> None:
+    low, seen = search(gated_model(), 0.01)
+    assert low == min(seen) and len(seen) == SEARCH_STEPS
+    high, seen = search(gated_model(), 1.0)
+    assert high == max(seen)
+
+
+# --- scaling ---------------------------------------------------------------------------------------------------------
+
+
+def test_scaler_keeps_infinities_and_zeros_and_always_scales_from_the_start() -> None:
+    model = gated_model(thresholds=[0.0, 0.5, 2.0, math.inf])
+    scaler = GateScaler(model, floor=torch.zeros(4))
+    scaler.apply(4.0)
+    assert gates_of(model).thresholds.tolist() == [0.0, 2.0, 8.0, math.inf]
+    scaler.apply(0.5)
+    assert gates_of(model).thresholds.tolist() == [0.0, 0.25, 1.0, math.inf]
+
+
+def test_scaler_lifts_thresholds_to_the_floor() -> None:
+    """A threshold that learning pushed to zero or below could not be scaled up, or would be scaled the wrong way."""
+    model = gated_model(thresholds=[-0.5, 0.0, 0.25, math.inf])
+    scaler = GateScaler(model, floor=torch.tensor([0.0, 0.125, 0.125, math.inf]))
+    assert gates_of(model).thresholds.tolist() == [0.0, 0.125, 0.25, math.inf]
+    scaler.apply(2.0)
+    assert gates_of(model).thresholds.tolist() == [0.0, 0.25, 0.5, math.inf]
+
+
+def test_scaler_needs_gates() -> None:
+    with pytest.raises(ModelError, match="no gates"):
+        GateScaler(stock_model(), floor=torch.zeros(4))
+
+
+# --- controller ------------------------------------------------------------------------------------------------------
+
+
+def test_controller_pushes_towards_the_target() -> None:
+    model = gated_model(thresholds=[0.0, 0.5, 1.0, math.inf])
+    controller = Controller(model, target=0.5, total_steps=100, gain=0.1)
+    controller.update(0, 0.9)  # too expensive: higher thresholds
+    assert gates_of(model).thresholds[2].item() == pytest.approx(math.exp(0.04))
+    controller.update(1, 0.2)  # too cheap: lower ones
+    assert gates_of(model).thresholds[2].item() == pytest.approx(math.exp(0.04 - 0.03))
+    controller.update(2, 0.5)
+    expected = [0.0, 0.5 * math.exp(0.01), math.exp(0.01), math.inf]
+    assert gates_of(model).thresholds.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("total", "last"), [(10, 8), (100, 89), (15, 12), (1, -1)])
+def test_controller_rests_in_the_last_tenth(total: int, last: int) -> None:
+    model = gated_model(thresholds=[1.0] * 4)
+    controller = Controller(model, target=0.5, total_steps=total)
+    moved = []
+    for step in range(total):
+        before = gates_of(model).thresholds.clone()
+        controller.update(step, 0.9)
+        if not torch.equal(before, gates_of(model).thresholds):
+            moved.append(step)
+    assert moved == list(range(last + 1))
+
+
+def test_controller_brings_measured_flops_to_the_target() -> None:
+    """The direction is right on a real model, not only on paper."""
+    model, batches = gated_model(final_threshold=0.4), data(32)
+    controller = Controller(model, target=0.6, total_steps=40, gain=2.0)
+    start = measured_flops(model, batches)
+    for step in range(30):
+        controller.update(step, measured_flops(model, batches))
+    assert start > 0.65
+    assert measured_flops(model, batches) == pytest.approx(0.6, abs=0.02)

@@ -1,0 +1,43 @@
+"""Progress: silence is silent, bars show the latest numbers."""
+
+import io
+
+from rich.console import Console
+
+from thresher.training.progress import Bars, Silent
+
+
+def test_silence(capsys: object) -> None:
+    with Silent() as silent:
+        silent.begin("soft", total=3)
+        silent.step(loss=1.0, flops=None)
+        silent.note("nothing to see")
+    out, err = capsys.readouterr()  # type: ignore[attr-defined]
+    assert (out, err) == ("", "")
+
+
+def test_bars_show_stage_count_and_the_latest_numbers() -> None:
+    screen = io.StringIO()
+    with Bars(Console(file=screen, width=120, force_terminal=True, color_system=None)) as bars:
+        bars.step(loss=1.0)  # before any stage: nothing to show it on
+        bars.begin("finetune", total=2)
+        bars.step(loss=9.0, flops=None, metric=None)
+        bars.begin("soft", total=10, done=4)
+        bars.step(loss=0.75, flops=0.5, metric=None)
+        bars.step(loss=0.5, flops=None, metric=0.9)
+        bars.note("dense: selection score 0.9000")
+        bars._progress.refresh()  # what the next tick of the clock draws
+        last = screen.getvalue().rsplit("soft", 1)[1]
+    assert "6/10" in last
+    assert "loss 0.500" in last and "flops 0.500" in last and "metric 0.900" in last
+    assert "9.000" not in last  # another stage's loss
+    assert "dense: selection score 0.9000" in screen.getvalue()
+
+
+def test_a_stage_that_needs_fewer_steps_ends_full() -> None:
+    screen = io.StringIO()
+    with Bars(Console(file=screen, width=120, force_terminal=True, color_system=None)) as bars:
+        bars.begin("thresholds", total=10)
+        bars.step(flops=0.5)
+        bars.begin("soft", total=3)
+    assert "1/1" in screen.getvalue().rsplit("thresholds", 1)[1]

@@ -1,0 +1,208 @@
+"""Interrupted work goes on as if nothing had happened, to the bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.training.tiny import Recorder, differing, gated_model, keyword_task, quick, tiny_tokenizer, weights_of
+from thresher.config import RECIPES, TrainConfig
+from thresher.errors import RunError
+from thresher.models.attach import gates_of
+from thresher.training.trainer import Standing, Trainer
+
+STEPS = 5
+CHECKPOINTS = (2, 5)
+# Dropout, accumulation and hidden distillation are on: each has state that a careless resume would lose.
+CONFIG = quick(max_steps=STEPS, accumulate=2, distill_hidden=0.1)
+
+
+class Interrupted(KeyboardInterrupt):
+    """As a user would, in the middle of the run."""
+
+
+class Interrupting(Recorder):
+    """Raises after the given step of the given stage (after its checkpoint, if it has one)."""
+
+    def __init__(self, stage: str, step: int) -> None:
+        super().__init__()
+        self._where = (stage, step)
+
+    def step(self, **numbers: float | None) -> None:
+        super().step(**numbers)
+        done = self.begun[-1][2] + len([name for name, _ in self.steps if name == self.stage])
+        if (self.stage, done) == self._where:
+            raise Interrupted
+
+
+def train(
+    work: Path | None,
+    *,
+    progress: Recorder | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    config: TrainConfig = CONFIG,
+    prune: dict[str, Any] | None = None,
+    finetune: bool = True,
+) -> tuple[dict[str, Tensor], Standing, Trainer]:
+    model = gated_model(seed=seed, **(prune or {}))
+    trainer = Trainer(
+        model,
+        tiny_tokenizer(),
+        keyword_task(),
+        config,
+        finetune=finetune,
+        work=work,
+        resume=resume,
+        progress=progress,
+        device="cpu",
+    )
+    standing = trainer.fit()
+    return weights_of(model), standing, trainer
+
+
+def interrupt(work: Path, stage: str, step: int, **changes: Any) -> None:
+    with pytest.raises(Interrupted):
+        train(work, progress=Interrupting(stage, step), **changes)
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[dict[str, Tensor], Standing, Trainer]:
+    """The uninterrupted run, which writes no states at all."""
+    return train(None, progress=Recorder())
+
+
+@pytest.mark.parametrize("stage", ["finetune", "soft", "hard"])
+@pytest.mark.parametrize("step", [*CHECKPOINTS, 3])
+def test_a_resumed_run_is_the_uninterrupted_one(whole: Any, tmp_path: Path, stage: str, step: int) -> None:
+    """At each checkpoint, and between two, where the steps since the last one are done again."""
+    interrupt(tmp_path, stage, step)
+    recorder = Recorder()
+    # The resumed process starts with other random weights: everything must come from the saved state.
+    weights, standing, trainer = train(tmp_path, progress=recorder, resume=True, seed=9)
+    expected, uninterrupted, original = whole
+    assert differing(weights, expected) == []
+    assert differing(trainer.dense_weights(), original.dense_weights()) == []
+    assert standing.history == uninterrupted.history
+    assert standing.dense == uninterrupted.dense
+    assert (standing.best_score, standing.best_fits) == (uninterrupted.best_score, uninterrupted.best_fits)
+    from_step = 2 if step == 3 else step
+    assert f"resuming at stage {stage}, step {from_step}" in recorder.notes
+    repeated = [done for name, _, done in recorder.begun if name == stage]
+    assert repeated == ([from_step] if from_step < STEPS else [])
+
+
+def test_interrupted_twice(whole: Any, tmp_path: Path) -> None:
+    interrupt(tmp_path, "finetune", 2)
+    interrupt(tmp_path, "soft", 4, resume=True, seed=3)
+    weights, standing, _ = train(tmp_path, resume=True, seed=4)
+    assert differing(weights, whole[0]) == []
+    assert standing.history == whole[1].history
+
+
+@pytest.mark.parametrize("search", [0, 1])
+def test_interrupted_while_looking_for_thresholds(whole: Any, tmp_path: Path, search: int) -> None:
+    """Scaling changes thresholds step by step; the state to go on from is the one before it began."""
+    stages = [name for name, _ in whole[2].progress.steps]
+    before_soft = stages[: stages.index("soft")].count("thresholds")
+    interrupt(tmp_path, "thresholds", 1 + search * before_soft)
+    weights, _, _ = train(tmp_path, resume=True, seed=9)
+    assert differing(weights, whole[0]) == []
+
+
+def test_saving_states_changes_nothing(whole: Any, tmp_path: Path) -> None:
+    weights, standing, _ = train(tmp_path)
+    assert differing(weights, whole[0]) == []
+    assert standing.history == whole[1].history
+    # A finished run that is resumed is still that run.
+    again, standing, _ = train(tmp_path, resume=True, seed=9)
+    assert differing(again, whole[0]) == []
+    assert standing.history == whole[1].history
+
+
+def test_the_paper_recipe_resumes(tmp_path: Path) -> None:
+    config = TrainConfig.recipe_named("paper", precision="fp32", max_steps=4, batch_size=8, evals_per_stage=2)
+    changes: dict[str, Any] = {"config": config, "prune": RECIPES["paper"]["prune"], "finetune": False}
+    expected, standing, _ = train(None, **changes)
+    interrupt(tmp_path, "soft", 2, **changes)
+    weights, again, _ = train(tmp_path, resume=True, seed=9, **changes)
+    assert differing(weights, expected) == []
+    assert again.history == standing.history
+
+
+def test_time_adds_up(tmp_path: Path) -> None:
+    interrupt(tmp_path, "finetune", 2)
+    trainer = Trainer(
+        gated_model(), tiny_tokenizer(), keyword_task(), CONFIG, finetune=True, work=tmp_path, resume=True, device="cpu"
+    )
+    before = trainer.standing.seconds
+    assert before > 0
+    assert trainer.fit().seconds > before
+
+
+def test_changed_settings_are_named(tmp_path: Path) -> None:
+    interrupt(tmp_path, "finetune", 2)
+    changed = quick(max_steps=STEPS, accumulate=2, distill_hidden=0.1, lr=5e-4, seed=1)
+    with pytest.raises(RunError) as error:
+        train(tmp_path, resume=True, config=changed)
+    assert str(error.value) == ("the interrupted run had other settings for: lr, seed; resume with the same ones")
+
+
+@pytest.mark.xfail(reason="a snapshot holds no PruneConfig, so the thresholds go on in another unit")
+def test_a_changed_scale_is_refused(tmp_path: Path) -> None:
+    interrupt(tmp_path, "soft", 2)
+    with pytest.raises(RunError, match="scale"):
+        train(tmp_path, resume=True, prune={"scale": "paper"})
+
+
+def test_resume_needs_a_folder_with_a_state(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="resume needs the work folder"):
+        train(None, resume=True)
+    with pytest.raises(RunError, match="nothing to resume in"):
+        train(tmp_path, resume=True)
+
+
+def test_a_state_holds_what_it_says(tmp_path: Path) -> None:
+    interrupt(tmp_path, "hard", 2)
+    files = sorted(path.name for path in (tmp_path / "state").iterdir())
+    assert files == [
+        "about.json",
+        "best.safetensors",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "teacher.safetensors",
+    ]
+
+
+def test_a_failed_write_keeps_the_run_resumable(whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fills up at the second checkpoint of the soft stage; the first one is still there."""
+    from thresher.training import snapshot
+
+    calls: list[str] = []
+    save = snapshot.save_file
+
+    def full(tensors: dict[str, Tensor], path: Path) -> None:
+        calls.append(path.stem)
+        if calls.count("optimizer") == 4:
+            raise OSError("no space left on device")
+        save(tensors, path)
+
+    monkeypatch.setattr(snapshot, "save_file", full)
+    with pytest.raises(OSError, match="no space"):
+        train(tmp_path)
+    monkeypatch.undo()
+    weights, standing, _ = train(tmp_path, resume=True, seed=9)
+    assert differing(weights, whole[0]) == []
+    assert standing.history == whole[1].history
+
+
+def test_the_gates_are_hard_after_resuming_a_finished_run(tmp_path: Path) -> None:
+    interrupt(tmp_path, "hard", STEPS)
+    model = gated_model(seed=9)
+    Trainer(
+        model, tiny_tokenizer(), keyword_task(), CONFIG, finetune=True, work=tmp_path, resume=True, device="cpu"
+    ).fit()
+    assert gates_of(model).mode == "hard"
+    assert torch.isfinite(gates_of(model).thresholds[:3]).all()

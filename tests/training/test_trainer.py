@@ -1,0 +1,427 @@
+"""The trainer from end to end: it learns, hits the target, repeats itself, and reads nothing it should not."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.training.tiny import (
+    CLASSES,
+    LAYERS,
+    Recorder,
+    differing,
+    gated_model,
+    keyword_task,
+    quick,
+    stock_model,
+    tiny_tokenizer,
+    tokenizer_for,
+    value_task,
+    weights_of,
+)
+from thresher.config import RECIPES, TrainConfig
+from thresher.errors import ConfigError, DataError, ModelError
+from thresher.models.attach import encoder_shape, gates_of
+from thresher.tasks.encode import encode, padded_batches
+from thresher.training import trainer as trainer_module
+from thresher.training.budget import measured_flops
+from thresher.training.trainer import Standing, Trainer
+
+
+def trainer_for(model: Any, config: TrainConfig | None = None, **changes: Any) -> Trainer:
+    arguments: dict[str, Any] = {"tokenizer": tiny_tokenizer(), "task": keyword_task(), "device": "cpu"} | changes
+    return Trainer(model, arguments.pop("tokenizer"), arguments.pop("task"), config or quick(), **arguments)
+
+
+@dataclass
+class Learned:
+    """A run on the keyword task, long enough to learn it."""
+
+    model: Any
+    trainer: Trainer
+    standing: Standing
+    recorder: Recorder
+    config: TrainConfig
+
+
+TARGET = 0.55
+
+
+@pytest.fixture(scope="module")
+def learned() -> Learned:
+    config = quick(
+        max_steps=None,
+        batch_size=16,
+        lr=2e-3,
+        finetune_epochs=10,
+        soft_epochs=4,
+        hard_epochs=6,
+        target_flops=TARGET,
+        threshold_lr=1e-2,
+    )
+    model, recorder = gated_model(), Recorder()
+    trainer = trainer_for(model, config, task=keyword_task(192, selection=96), finetune=True, progress=recorder)
+    return Learned(model, trainer, trainer.fit(), recorder, config)
+
+
+def selection_batches() -> Any:
+    rows = keyword_task(1, selection=96).selection
+    return padded_batches(encode(tiny_tokenizer(), rows, max_length=32, positions=None), pad_id=0)
+
+
+# --- a whole run -----------------------------------------------------------------------------------------------------
+
+
+def test_the_gates_end_in_hard_mode(learned: Learned) -> None:
+    gates = gates_of(learned.model)
+    assert gates.mode == "hard"
+    assert not gates.thresholds.requires_grad
+    assert all(value >= 0 for value in gates.thresholds.tolist()) and gates.thresholds[-1] == math.inf
+
+
+def test_the_target_is_met_on_rows_it_was_not_calibrated_on(learned: Learned) -> None:
+    measured = measured_flops(learned.model, selection_batches())
+    assert abs(measured - TARGET) <= 0.06
+    # What the model now costs is what the history says of one of the hard checkpoints.
+    rows = [row for row in learned.standing.history if row["stage"] == "hard"]
+    assert any(row["relative_flops"] == pytest.approx(measured, abs=1e-6) for row in rows)
+
+
+def test_the_dense_model_learns_the_task_and_the_pruned_one_keeps_it(learned: Learned) -> None:
+    assert learned.standing.dense["accuracy"] >= 0.95
+    found = learned.trainer._evaluate(pruned=True)
+    assert found["accuracy"] >= 0.85
+    assert found["score"] == learned.standing.best_score
+    assert learned.standing.best_fits == (found["relative_flops"] <= TARGET + 0.01)
+
+
+def test_keeping_the_keyword_is_learned_not_given(learned: Learned) -> None:
+    """A random model pruned as hard is at chance, so the accuracy above comes from training."""
+    model = gated_model(thresholds=gates_of(learned.model).thresholds.tolist(), seed=7)
+    assert trainer_for(model, task=keyword_task(64, selection=96))._evaluate(pruned=True)["accuracy"] < 0.7
+
+
+def test_thresholds_were_learned_and_not_only_scaled(learned: Learned) -> None:
+    """The late ramp begins 0, 1/3, 2/3, so any scaling keeps the second at half the third and the first at zero."""
+    first, second, third, _ = gates_of(learned.model).thresholds.tolist()
+    assert first > 0 or abs(second / third - 0.5) > 0.01
+
+
+def test_history_has_every_evaluation_in_order(learned: Learned) -> None:
+    steps = [(row["stage"], row["step"]) for row in learned.standing.history]
+    assert steps == [("finetune", 60), ("finetune", 120), ("soft", 24), ("soft", 48), ("hard", 36), ("hard", 72)]
+    assert all(("relative_flops" in row) == (row["stage"] != "finetune") for row in learned.standing.history)
+    assert all(0 <= row["score"] <= 1 for row in learned.standing.history)
+    assert learned.standing.seconds > 0
+
+
+def test_progress_is_reported_stage_by_stage(learned: Learned) -> None:
+    assert [name for name, _, _ in learned.recorder.begun] == [
+        "finetune",
+        "teacher",
+        "thresholds",
+        "soft",
+        "thresholds",
+        "hard",
+    ]
+    losses = learned.recorder.losses("finetune")
+    assert len(losses) == 120
+    assert sum(losses[-10:]) < 0.3 * sum(losses[:10])
+    for stage in ("soft", "hard"):
+        flops = [numbers["flops"] for name, numbers in learned.recorder.steps if name == stage]
+        assert all(value is not None and 0 < value < 1 for value in flops)
+    reached = [note for note in learned.recorder.notes if note.startswith("thresholds scaled")]
+    assert len(reached) == 2 and all(f"of {TARGET} asked for" in note for note in reached)
+
+
+def test_dense_weights_are_the_dense_model(learned: Learned) -> None:
+    """They load into a stock model without gates, and are what the pruned model started from, not what it became."""
+    dense = stock_model()
+    dense.load_state_dict(learned.trainer.dense_weights())
+    dense.eval()
+    right = total = 0
+    for _, batch in selection_batches():
+        labels = batch.pop("labels")
+        right += int((dense(**batch).logits.argmax(-1) == labels).sum())
+        total += len(labels)
+    assert right / total == pytest.approx(learned.standing.dense["accuracy"])
+    assert not torch.equal(dense.classifier.weight, learned.model.classifier.weight)
+
+
+def test_frozen_word_embeddings_stay(learned: Learned) -> None:
+    assert torch.equal(learned.model.get_input_embeddings().weight, gated_model().get_input_embeddings().weight)
+
+
+def test_fit_again_changes_nothing(learned: Learned) -> None:
+    before = weights_of(learned.model)
+    learned.trainer.fit()
+    assert differing(weights_of(learned.model), before) == []
+
+
+# --- repetition ------------------------------------------------------------------------------------------------------
+
+
+def short_run(*, seed: int = 0, **changes: Any) -> dict[str, Tensor]:
+    model = gated_model()
+    trainer_for(model, quick(seed=seed, max_steps=3, **changes), finetune=True).fit()
+    return weights_of(model)
+
+
+def test_the_same_seed_gives_the_same_model_to_the_bit() -> None:
+    torch.manual_seed(1)
+    first = short_run()
+    torch.manual_seed(2)  # what the caller did with random numbers before is of no consequence
+    assert differing(short_run(), first) == []
+    other = differing(short_run(seed=1), first)
+    assert "bert.thresher_gates.thresholds" in other and "classifier.weight" in other
+
+
+def test_accumulation_is_nearly_the_same_run() -> None:
+    """Dropout masks differ, and the soft stage's price is per micro-batch; the thresholds must still agree closely."""
+    whole, split = short_run(), short_run(accumulate=4)
+    ours, theirs = (run["bert.thresher_gates.thresholds"][:3] for run in (split, whole))
+    torch.testing.assert_close(ours, theirs, atol=0.05, rtol=0.1)
+
+
+# --- stages ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_stage_has_its_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[float, bool, str]] = []
+    model = gated_model()
+    original = trainer_module.make_optimizer
+
+    def spy(model: Any, config: TrainConfig, *, lr: float, learn_thresholds: bool) -> Any:
+        made.append((lr, learn_thresholds, gates_of(model).mode))
+        return original(model, config, lr=lr, learn_thresholds=learn_thresholds)
+
+    monkeypatch.setattr(trainer_module, "make_optimizer", spy)
+    trainer_for(model, quick(max_steps=1, lr=0.002, hard_lr=0.001), finetune=True).fit()
+    assert made == [(0.002, False, "off"), (0.002, True, "soft"), (0.001, False, "hard")]
+
+
+def test_a_model_with_a_head_is_its_own_teacher() -> None:
+    model = gated_model()
+    start = weights_of(model)
+    trainer, recorder = trainer_for(model, quick(max_steps=1)), Recorder()
+    trainer.progress = recorder
+    standing = trainer.fit()
+    assert [row["stage"] for row in standing.history] == ["soft", "hard"]
+    assert "finetune" not in [name for name, _, _ in recorder.begun]
+    dense = trainer.dense_weights()
+    assert all(torch.equal(value, start[name]) for name, value in dense.items())
+    assert {*start} - {*dense} == {"bert.thresher_gates.thresholds"}
+
+
+def test_the_temperature_falls_geometrically() -> None:
+    class Watch(Recorder):
+        def step(self, **numbers: float | None) -> None:
+            super().step(**numbers)
+            if self.stage == "soft":
+                temperatures.append(gates_of(model).temperature)
+
+    temperatures: list[float] = []
+    model = gated_model()
+    trainer_for(model, quick(max_steps=8, temperature=0.4, final_temperature=0.04), progress=Watch()).fit()
+    assert len(temperatures) == 8 and temperatures[0] == pytest.approx(0.4)
+    ratios = [after / before for before, after in zip(temperatures, temperatures[1:], strict=False)]
+    assert ratios == pytest.approx([ratios[0]] * 7) and ratios[0] < 1
+    assert 0.04 * 0.999 <= temperatures[-1] <= 0.04 / ratios[0] * 1.001
+
+
+def test_no_soft_and_no_hard_steps_still_meet_the_target() -> None:
+    model = gated_model()
+    before = weights_of(model)
+    standing = trainer_for(model, quick(soft_epochs=0.0, hard_epochs=0.0, target_flops=0.6)).fit()
+    assert differing(weights_of(model), before) == ["bert.thresher_gates.thresholds"]
+    assert standing.best_score is not None and gates_of(model).mode == "hard"
+    rows = padded_batches(encode(tiny_tokenizer(), keyword_task().train, max_length=32, positions=None), pad_id=0)
+    assert measured_flops(model, rows) == pytest.approx(0.6, abs=0.01)
+
+
+def test_the_paper_recipe_runs_as_written() -> None:
+    """Plain ramp in the paper's scale, no FLOPs target: thresholds move in the soft stage and only there."""
+    literal = gates_of(gated_model(**RECIPES["paper"]["prune"]))
+    assert literal.config.scale == "paper"
+    assert literal.thresholds.tolist() == pytest.approx([0.0025, 0.005, 0.0075, 0.01])
+    # The paper's 0.01 is for 128 tokens; on ten tokens, with scores near 0.1, its gates would be open to the last bit.
+    model = gated_model(**{**RECIPES["paper"]["prune"], "final_threshold": 0.2})
+    gates, recorder = gates_of(model), Recorder()
+    ramp = gates.thresholds.tolist()
+    # The paper's rate of 2e-5 with the paper's thousands of steps; five steps need a larger one to be seen.
+    config = TrainConfig.recipe_named("paper", precision="fp32", max_steps=5, batch_size=8, threshold_lr=1e-3)
+    assert config.target_flops is None and config.soft_mask == "plain" and config.distill == 0
+    trainer = trainer_for(model, config, progress=recorder)
+    after_soft: list[list[float]] = []
+    original = trainer._hard
+
+    def hard() -> None:
+        after_soft.append(gates.thresholds.tolist())
+        original()
+
+    trainer._hard = hard  # type: ignore[method-assign]
+    standing = trainer.fit()
+    assert [name for name, _, _ in recorder.begun] == ["soft", "hard"]
+    moved = [abs(now - then) for now, then in zip(gates.thresholds.tolist(), ramp, strict=True)]
+    assert all(1e-5 < distance < 1e-2 for distance in moved), moved
+    assert gates.thresholds.tolist() == after_soft[0]
+    assert gates.soft_mask == "plain" and gates.temperature == pytest.approx(1e-3)
+    assert standing.best_fits
+    assert not torch.equal(model.get_input_embeddings().weight, gated_model().get_input_embeddings().weight)
+
+
+def test_lambda_pulls_thresholds_up() -> None:
+    """A dear token is a dropped token: with a large lambda every threshold ends above its start."""
+    model = gated_model(ramp="plain", collapse_last=False)
+    start = gates_of(model).thresholds.clone()
+    config = quick(target_flops=None, lambda_=100.0, max_steps=5, threshold_lr=1e-2)
+    trainer_for(model, config).fit()
+    assert (gates_of(model).thresholds > start + 0.01).all()
+
+
+def test_hidden_distillation_changes_the_hard_stage() -> None:
+    plain, hidden = short_run(), short_run(distill_hidden=5.0)
+    assert "classifier.weight" in differing(plain, hidden)
+
+
+# --- which checkpoint is kept ----------------------------------------------------------------------------------------
+
+
+def considered(*found: tuple[float, float], target: float | None = 0.5) -> tuple[float | None, bool, int | None]:
+    """Show (score, relative FLOPs) one after the other; returns the best score, whether it fits, and which one."""
+    price: dict[str, Any] = {"target_flops": target} if target is not None else {"target_flops": None, "lambda_": 0.1}
+    model = gated_model()
+    trainer = trainer_for(model, quick(**price))
+    for index, (score, flops) in enumerate(found):
+        with torch.no_grad():
+            model.classifier.bias.fill_(float(index))
+        trainer._consider({"score": score, "relative_flops": flops})
+    with torch.no_grad():
+        model.classifier.bias.fill_(-1.0)
+    trainer._restore_best()
+    chosen = int(model.classifier.bias[0])
+    return trainer.standing.best_score, trainer.standing.best_fits, chosen
+
+
+def test_among_those_within_the_target_the_best_score_wins() -> None:
+    assert considered((0.7, 0.48), (0.9, 0.5), (0.8, 0.4)) == (0.9, True, 1)
+
+
+def test_within_the_target_beats_any_score() -> None:
+    assert considered((0.99, 0.7), (0.6, 0.5)) == (0.6, True, 1)
+    assert considered((0.6, 0.5), (0.99, 0.7)) == (0.6, True, 0)
+
+
+def test_a_hundredth_over_the_target_still_fits() -> None:
+    assert considered((0.6, 0.45), (0.9, 0.5099)) == (0.9, True, 1)
+    assert considered((0.6, 0.45), (0.9, 0.5101)) == (0.6, True, 0)
+
+
+def test_where_none_fits_the_best_score_wins() -> None:
+    assert considered((0.7, 0.8), (0.9, 0.9), (0.8, 0.6)) == (0.9, False, 1)
+
+
+def test_the_later_of_equals_wins_because_it_trained_longer() -> None:
+    assert considered((0.7, 0.4), (0.7, 0.5)) == (0.7, True, 1)
+
+
+def test_without_a_target_only_the_score_counts() -> None:
+    assert considered((0.7, 0.2), (0.9, 0.9), (0.8, 0.1), target=None) == (0.9, True, 1)
+
+
+# --- other tasks, models and precisions ------------------------------------------------------------------------------
+
+
+def test_regression_is_learned() -> None:
+    model = gated_model(outputs=1)
+    config = quick(
+        max_steps=None, batch_size=16, lr=2e-3, finetune_epochs=12, soft_epochs=2, hard_epochs=4, target_flops=0.6
+    )
+    trainer = trainer_for(model, config, task=value_task(128), finetune=True)
+    standing = trainer.fit()
+    assert standing.dense["pearson"] > 0.9
+    found = trainer._evaluate(pruned=True)
+    assert found["pearson"] > 0.7
+    assert found["score"] == pytest.approx((found["pearson"] + found["spearman"]) / 2)
+    assert trainer.teacher_logits.shape == (128, 1)
+
+
+@pytest.mark.parametrize("name", ["bert", "mpnet", "albert"])
+def test_families_train(name: str) -> None:
+    model = gated_model(name)
+    start = weights_of(model)
+    trainer = trainer_for(model, quick(max_steps=2, distill_hidden=0.1), tokenizer=tokenizer_for(name), finetune=True)
+    standing = trainer.fit()
+    assert [row["step"] for row in standing.history] == [1, 2] * 3
+    still = {known for known, value in weights_of(model).items() if torch.equal(value, start[known])}
+    # A key's bias adds the same to every key, so softmax leaves it without gradient; a zero stays without decay.
+    frozen = {known for known in still if known.endswith(("word_embeddings.weight", "position_ids", "token_type_ids"))}
+    assert {known for known in still - frozen if not known.endswith((".k.bias", "key.bias"))} == set()
+    assert len(gates_of(model).thresholds) == LAYERS
+    assert abs(measured_flops(model, _train_batches(name)) - 0.6) < 0.1
+
+
+def _train_batches(name: str) -> Any:
+    data = encode(tokenizer_for(name), keyword_task().train, max_length=32, positions=None)
+    return padded_batches(data, pad_id=0)
+
+
+def test_bf16_keeps_scores_and_thresholds_in_float32() -> None:
+    seen: dict[str, set[torch.dtype]] = {"scores": set(), "gates": set(), "products": set()}
+    steps: list[str] = []
+
+    class Watch(Recorder):
+        def step(self, **numbers: float | None) -> None:
+            super().step(**numbers)
+            trace = gates_of(model).trace
+            if trace is not None and self.stage in ("soft", "hard"):  # an evaluation leaves none
+                steps.append(self.stage)
+                seen["scores"] |= {value.dtype for value in trace.scores}
+                if self.stage == "soft":
+                    seen["gates"] |= {value.dtype for value in trace.gates}
+
+    model = gated_model()
+
+    def note_dtype(module: Any, inputs: Any, output: Tensor) -> None:
+        if module.training:
+            seen["products"].add(output.dtype)
+
+    model.bert.encoder.layer[1].intermediate.dense.register_forward_hook(note_dtype)
+    trainer = trainer_for(model, quick(precision="bf16", max_steps=3, evals_per_stage=1), progress=Watch())
+    trainer.fit()
+    assert trainer.precision == "bf16"
+    assert set(steps) == {"soft", "hard"}
+    assert seen["products"] == {torch.bfloat16}  # or the test proves nothing
+    assert seen["scores"] == {torch.float32} and seen["gates"] == {torch.float32}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_number_of_outputs_is_an_error() -> None:
+    with pytest.raises(DataError) as error:
+        trainer_for(gated_model(outputs=3))
+    assert str(error.value) == (f"the model has 3 outputs, but task {CLASSES.name} needs 2; load it with num_labels=2")
+
+
+def test_a_model_without_gates_is_an_error() -> None:
+    with pytest.raises(ModelError, match="prune_"):
+        trainer_for(stock_model())
+
+
+def test_an_unreachable_target_is_refused_before_training() -> None:
+    model = gated_model()
+    with pytest.raises(ConfigError, match=r"target_flops = 0.1 cannot be reached: .* leaves 0\.\d+; ask for more"):
+        trainer_for(model, quick(target_flops=0.1))
+    assert encoder_shape(model).layers == LAYERS
+
+
+def test_long_rows_are_truncated_and_counted() -> None:
+    trainer = trainer_for(gated_model(), quick(max_length=8))
+    lengths = [len(example.text.split()) + 2 for example in keyword_task().train]
+    assert max(trainer.train_set.lengths) == 8
+    assert trainer.train_set.truncated == sum(length > 8 for length in lengths) > 0
