@@ -390,7 +390,7 @@ def test_a_run_with_missing_weights_is_refused(saved: Path, lost: str) -> None:
 
 
 def test_a_configuration_of_another_size_is_refused(saved: Path) -> None:
-    edit(saved, "config.json", intermediate_size=48)
+    edit(saved, "config.json", intermediate_size=80)
     with refused(ModelError, "lacks weights that its configuration asks for"):
         load(saved)
 
