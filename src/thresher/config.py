@@ -182,7 +182,7 @@ class TrainConfig(Settings):
         choices=("auto", "fp32", "bf16"),
     )
     evals_per_stage: int = setting(4, "evaluations and saved states in each stage", low=1)
-    seed: int = setting(0, "seed of data order, dropout and new weights", low=0)
+    seed: int = setting(0, "seed of data order, dropout and new weights", low=0, high=2**63 - 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,7 +196,7 @@ class TrainConfig(Settings):
     @classmethod
     def recipe_named(cls, name: str, **overrides: Any) -> "TrainConfig":
         """The recipe's defaults with `overrides` on top; a lambda replaces the FLOPs target and the other way round."""
-        if name not in RECIPES:
+        if not isinstance(name, str) or name not in RECIPES:
             raise ConfigError(f"recipe = {name!r} is not one of: {', '.join(RECIPES)}")
         if overrides.get("lambda_") is not None:
             overrides.setdefault("target_flops", None)

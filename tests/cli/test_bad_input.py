@@ -118,7 +118,7 @@ def interrupted(tmp: Path, stock: Stock, run: Path) -> None:
     """{tmp}/out.partial: what an interrupted run with the default settings leaves behind."""
     from thresher.training.snapshot import write_snapshot
 
-    write_snapshot(tmp / "out.partial", {}, {"config": TrainConfig().to_dict(), "standing": {}})
+    write_snapshot(tmp / "out.partial", {}, {"identity": TrainConfig().to_dict(), "standing": {}})
 
 
 def damaged_state(tmp: Path, stock: Stock, run: Path) -> None:
@@ -443,7 +443,7 @@ OUTPUT = [
     Bad(
         "out holds other things", PRUNE, ("/out exists and is not a thresher run", "another --out"), files={"out/a": ""}
     ),
-    Bad("out holds other things", PRUNE + " --overwrite", ("is not a thresher run",), files={"out/a": ""}),
+    Bad("overwriting other things", PRUNE + " --overwrite", ("is not a thresher run",), files={"out/a": ""}),
     Bad("out holds a run", PRUNE, ("already holds a run", "--overwrite"), prepare=run_in_out),
     Bad("interrupted run in the way", PRUNE, ("out.partial holds an interrupted run", "--resume"), prepare=partial),
     Bad("nothing to resume", PRUNE + " --resume", ("nothing to resume", "out.partial", "without --resume")),
@@ -452,7 +452,7 @@ OUTPUT = [
     Bad(
         "resumed with other settings",
         PRUNE + " --resume --lr 0.1 --seed 5",
-        ("other settings for: lr, seed", "the same ones"),
+        ("other settings for: data, finetune, lr, model, prune settings, seed", "the same ones"),
         prepare=interrupted,
     ),
 ]

@@ -16,7 +16,6 @@ needs_packages = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in PACKAGES),
     reason='needs the demo\'s packages: pip install "thresher[demo]"',
 )
-SENTENCES = 3
 
 
 @pytest.fixture
@@ -48,7 +47,8 @@ def test_demo_writes_its_summary(short: None, tmp_path: Path) -> None:
     assert summary["seed"] == 7
     # For people: the comparison, three sentences explained, and the next command.
     assert "Rotten Tomatoes" in done.err
-    assert done.err.count("  -> ") == SENTENCES
+    for word in ("film", "hours", "plot"):  # one of each sentence
+        assert word in done.err
     assert f"thresher explain {tmp_path / 'demo'}" in done.err.replace("\n", "")
     # The run is one like any other, and doing it again replaces it.
     found = tiny.succeeds("explain {run} 'a gripping film' --json", run=tmp_path / "demo").json()

@@ -159,6 +159,18 @@ def test_rows_of_one_length_are_one_part() -> None:
     assert [(part.rows, part.shortest, part.longest) for part in found.quartiles] == [(6, 5, 5)]
 
 
+def test_a_row_at_the_edge_belongs_to_the_shorter_part() -> None:
+    """Five lengths 3 to 7 have their quartiles at 4, 5 and 6."""
+    rows = [Example(" ".join(["good"] * words), None, 1) for words in (4, 1, 5, 2, 3)]
+    found = evaluate(gated_model(), tiny_tokenizer(), task_of(rows))
+    assert [(part.rows, part.shortest, part.longest) for part in found.quartiles] == [
+        (2, 3, 4),
+        (1, 5, 5),
+        (1, 6, 6),
+        (1, 7, 7),
+    ]
+
+
 def test_a_single_row() -> None:
     found = evaluate(gated_model(), tiny_tokenizer(), task_of([Example("good", None, 1)]))
     assert found.rows == 1 and found.mean_length == 3

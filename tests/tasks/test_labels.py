@@ -66,7 +66,7 @@ def test_the_user_may_decide() -> None:
         (("1", True), True, r"label 'True' is not a number"),
         (("a", "a"), None, r"every label in 'label' is 'a'; at least two different labels"),
         (("0.5", "0.5"), None, r"every label in 'label' is '0.5'"),
-        (tuple(range(60)), None, r"60 different labels in 60 rows; say regression=True if they are numbers"),
+        (tuple(range(60)), None, r"60 different labels in 60 rows; say --regression"),
         (tuple(f"text {i}" for i in range(60)), None, r"60 different labels in 60 rows; name the column"),
     ],
 )

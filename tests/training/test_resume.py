@@ -1,5 +1,6 @@
 """Interrupted work goes on as if nothing had happened, to the bit."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.training.tiny import Recorder, differing, gated_model, keyword_task, 
 from thresher.config import RECIPES, TrainConfig
 from thresher.errors import RunError
 from thresher.models.attach import gates_of
+from thresher.tasks.task import Task
 from thresher.training.trainer import Standing, Trainer
 
 STEPS = 5
@@ -46,12 +48,14 @@ def train(
     config: TrainConfig = CONFIG,
     prune: dict[str, Any] | None = None,
     finetune: bool = True,
+    task: Task | None = None,
+    name: str = "bert",
 ) -> tuple[dict[str, Tensor], Standing, Trainer]:
-    model = gated_model(seed=seed, **(prune or {}))
+    model = gated_model(name, seed=seed, **(prune or {}))
     trainer = Trainer(
         model,
         tiny_tokenizer(),
-        keyword_task(),
+        task or keyword_task(),
         config,
         finetune=finetune,
         work=work,
@@ -72,6 +76,14 @@ def interrupt(work: Path, stage: str, step: int, **changes: Any) -> None:
 def whole() -> tuple[dict[str, Tensor], Standing, Trainer]:
     """The uninterrupted run, which writes no states at all."""
     return train(None, progress=Recorder())
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted early in the soft stage, to look at and not to change."""
+    work = tmp_path_factory.mktemp("stopped")
+    interrupt(work, "soft", 2)
+    return work
 
 
 @pytest.mark.parametrize("stage", ["finetune", "soft", "hard"])
@@ -142,19 +154,36 @@ def test_time_adds_up(tmp_path: Path) -> None:
     assert trainer.fit().seconds > before
 
 
-def test_changed_settings_are_named(tmp_path: Path) -> None:
-    interrupt(tmp_path, "finetune", 2)
+def test_changed_settings_are_named(stopped: Path) -> None:
     changed = quick(max_steps=STEPS, accumulate=2, distill_hidden=0.1, lr=5e-4, seed=1)
     with pytest.raises(RunError) as error:
-        train(tmp_path, resume=True, config=changed)
+        train(stopped, resume=True, config=changed)
     assert str(error.value) == ("the interrupted run had other settings for: lr, seed; resume with the same ones")
 
 
-@pytest.mark.xfail(reason="a snapshot holds no PruneConfig, so the thresholds go on in another unit")
-def test_a_changed_scale_is_refused(tmp_path: Path) -> None:
-    interrupt(tmp_path, "soft", 2)
-    with pytest.raises(RunError, match="scale"):
-        train(tmp_path, resume=True, prune={"scale": "paper"})
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"prune": {"scale": "paper"}}, "prune settings"),
+        ({"finetune": False}, "finetune"),
+        ({"task": keyword_task(65)}, "data"),
+        ({"task": keyword_task(selection=25)}, "data"),
+        ({"name": "albert"}, "model"),
+    ],
+)
+def test_another_run_is_not_resumed(stopped: Path, changes: dict[str, Any], named: str) -> None:
+    """Thresholds in another unit, another model or other rows would make a run that never was."""
+    with pytest.raises(RunError, match=f"had other settings for: {named};"):
+        train(stopped, resume=True, **changes)
+
+
+@pytest.mark.parametrize("file", ["about.json", "model.safetensors", "optimizer.safetensors"])
+def test_a_damaged_state_is_named(stopped: Path, tmp_path: Path, file: str) -> None:
+    copy = shutil.copytree(stopped, tmp_path / "copy")
+    whole_file = (copy / "state" / file).read_bytes()
+    (copy / "state" / file).write_bytes(whole_file[: len(whole_file) // 2])
+    with pytest.raises(RunError, match="is damaged .* start anew with --overwrite"):
+        train(copy, resume=True)
 
 
 def test_resume_needs_a_folder_with_a_state(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from thresher.config import PruneConfig, TrainConfig
 from thresher.models.attach import gates_of
 from thresher.tasks.task import Example, Task, TaskSpec
 from thresher.training.progress import Silent
+from thresher.training.trainer import Trainer
 
 LAYERS, WIDTH, FFN_WIDTH, HEADS, POSITIONS = 4, 32, 64, 4, 40
 FILLERS = [f"word{letter}" for letter in "abcdefghijklmnopqrstuvwx"]
@@ -134,6 +135,12 @@ def gated_model(
 
 def quick(**changes: Any) -> TrainConfig:
     return TrainConfig(**{**QUICK, **changes})
+
+
+def trainer_for(model: Any, config: TrainConfig | None = None, **changes: Any) -> Trainer:
+    """A trainer on the keyword task and the CPU, unless `changes` say otherwise."""
+    arguments: dict[str, Any] = {"tokenizer": tiny_tokenizer(), "task": keyword_task(), "device": "cpu"} | changes
+    return Trainer(model, arguments.pop("tokenizer"), arguments.pop("task"), config or quick(), **arguments)
 
 
 def weights_of(model: Any) -> dict[str, Tensor]:

@@ -90,9 +90,13 @@ def prune(
     )
     if (task is None) == (train is None):
         raise ConfigError("give either --task NAME or --train FILE")
-    if train is None and test is not None:
-        raise ConfigError(f"--test {test} goes with --train FILE; task {task} has its own test rows")
+    if train is not None and data is not None:
+        raise ConfigError(f"--data {data} goes with --task NAME; --train and --test name your own files")
     if task is not None:
+        if test is not None:
+            raise ConfigError(f"--test {test} goes with --train FILE; task {task} has its own test rows")
+        if pair_column is not None or regression is not None:
+            raise ConfigError(f"--pair-column, --regression and --classes go with --train FILE; task {task} is fixed")
         rows = load_named_task(task, data)
     else:
         rows = load_file_task(

@@ -135,6 +135,8 @@ def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) 
         )
     except Exception as error:  # the loaders raise many kinds, from safetensors' to bare Exception
         raise ModelError(f"cannot load model and tokenizer from '{name}': {_first_line(error)}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes up when there are no files
+        raise ModelError(f"'{name}' has no tokenizer; add its tokenizer.json (tokenizer.save_pretrained writes it)")
     _check_complete(model, loading, name=name, whole=whole)
     _check_weights(model, name)
     return model, tokenizer
@@ -163,7 +165,7 @@ def _read_config(name: str, **changes: Any) -> Any:
         raise ModelError(f"{name} is not a Hugging Face model folder: it has no config.json")
     try:
         return AutoConfig.from_pretrained(name, **changes)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # a damaged file raises many kinds, from OSError to the hub library's own
         raise ModelError(f"cannot read a model configuration from '{name}': {_first_line(error)}") from error
 
 

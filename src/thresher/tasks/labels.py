@@ -94,14 +94,16 @@ def _looks_like_regression(
     if fraction is not None and word is not None:
         raise DataError(
             f"{table.where(word)}: label '{values[word]}' is not a number, "
-            f"but row {fraction + 1} has {values[fraction]}; correct it, or say regression=False if they are classes"
+            f"but row {fraction + 1} has {values[fraction]}; correct it, or say --classes (regression=False)"
         )
     different = len(set(values))
     if fraction is None and different > MANY_CLASSES and different * 4 > len(values):
         if word is None:
-            choice = "say regression=True if they are numbers to predict, or regression=False if they are classes"
+            choice = (
+                "say --regression (regression=True) if they are numbers to predict, or --classes (regression=False)"
+            )
         else:
-            choice = "name the column with the classes, or say regression=False if it is this one"
+            choice = "name the column with the classes, or say --classes (regression=False) if it is this one"
         raise DataError(f"{table.path}: '{column}' has {different} different labels in {len(values)} rows; {choice}")
     return fraction is not None
 

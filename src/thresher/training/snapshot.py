@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -32,8 +33,11 @@ def read_snapshot(work: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, A
     folder = work / STATE
     if not (folder / "about.json").is_file():
         raise RunError(f"nothing to resume in {work}; start without --resume")
-    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-    return {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}, about
+    try:
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        return {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}, about
+    except (ValueError, SafetensorError) as error:
+        raise RunError(f"the saved state in {folder} is damaged ({error}); start anew with --overwrite") from error
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

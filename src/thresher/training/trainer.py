@@ -1,5 +1,6 @@
 """The paper's three steps as one object: soft stage, thresholds fixed, hard stage; before them a head if need be."""
 
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from thresher.config import TrainConfig
 from thresher.core.cost import relative_flops
-from thresher.errors import DataError, RunError
+from thresher.errors import ConfigError, DataError, RunError
 from thresher.hardware import choose_precision
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.models.predict import Predictions, predict
@@ -90,6 +91,12 @@ class Trainer:
             lengths = torch.tensor(self.train_set.lengths)
             check_reachable(self.shape, lengths, self._ramp.tolist(), self.config.target_flops)
         self.accelerator = Accelerator(cpu=device == "cpu", mixed_precision="no")
+        parts = self.accelerator.num_processes * self.config.accumulate
+        if min(self.config.batch_size, len(self.train_set.rows)) < parts:
+            raise ConfigError(
+                f"batch_size = {self.config.batch_size} and {len(self.train_set.rows)} training rows cannot be split "
+                f"into {self.accelerator.num_processes} processes x accumulate = {self.config.accumulate}"
+            )
         self.progress = progress if progress is not None and self.accelerator.is_main_process else Silent()
         self.precision, _ = choose_precision(self.config.precision, self.accelerator.device.type)
         self.model.to(self.accelerator.device)
@@ -306,7 +313,7 @@ class Trainer:
                 "best": self._best,
                 "teacher": self._teacher,
             }
-            about = {"config": self.config.to_dict(), "standing": {**asdict(self.standing), "seconds": self._seconds()}}
+            about = {"identity": self._identity(), "standing": {**asdict(self.standing), "seconds": self._seconds()}}
             write_snapshot(self.work, groups, about)
         self.accelerator.wait_for_everyone()
 
@@ -314,8 +321,9 @@ class Trainer:
         if self.work is None:
             raise RunError("resume needs the work folder of the interrupted run")
         groups, about = read_snapshot(self.work)
-        if about["config"] != self.config.to_dict():
-            changed = sorted(k for k, v in self.config.to_dict().items() if about["config"].get(k) != v)
+        identity = self._identity()
+        changed = sorted(name for name, value in identity.items() if about.get("identity", {}).get(name) != value)
+        if changed:
             raise RunError(
                 f"the interrupted run had other settings for: {', '.join(changed)}; resume with the same ones"
             )
@@ -324,6 +332,20 @@ class Trainer:
         self._best, self._teacher = groups.get("best", {}), groups.get("teacher", {})
         self._resumed = {"optimizer": groups.get("optimizer", {})}
         self._say(f"resuming at stage {self.standing.stage}, step {self.standing.step}")
+
+    def _identity(self) -> dict[str, Any]:
+        """Everything that must be the same for a resumed run to be the run that was interrupted."""
+        digest = hashlib.sha256()
+        for data in (self.train_set, self.selection_set):
+            for row in data.rows:
+                digest.update(repr((row.input_ids, row.token_type_ids, row.label)).encode())
+        return {
+            **self.config.to_dict(),
+            "prune settings": self.gates.config.to_dict(),
+            "model": [self.model.config.model_type, *asdict(self.shape).values()],
+            "finetune": self.finetune,
+            "data": digest.hexdigest(),
+        }
 
     def _seconds(self) -> float:
         return self.standing.seconds + time.monotonic() - self._began

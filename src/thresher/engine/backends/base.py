@@ -1,0 +1,34 @@
+"""What a backend computes. The layer loop is in engine.py and the same for all."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from thresher.engine.ragged import Ragged
+from thresher.engine.weights import Weights
+
+
+class Backend(Protocol):
+    """Operations on packed tokens. hidden: (total, width) in the backend's own dtype; scores are float32."""
+
+    name: str
+    dtype: str
+    longest_first: bool  # whether runs of equal length should be neighbours
+
+    def prepare(self, weights: Weights) -> None:
+        """Take the weights over, converted once."""
+
+    def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
+        """Token ids (total,) to the first layer's input (total, width)."""
+
+    def attend(self, index: int, hidden: Tensor, runs: Ragged, *, scored: bool) -> tuple[Tensor, Tensor | None]:
+        """Self-attention inside each run: the context (total, width) and, if asked, relative scores (total,)."""
+
+    def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
+        """Attention of each run's first token only: (batch, width)."""
+
+    def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
+        """Output projection, residual and norm, FFN, residual and norm. All (rows, width)."""
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """First tokens (batch, width) to float32 logits (batch, outputs)."""

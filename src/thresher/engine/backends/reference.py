@@ -1,0 +1,95 @@
+"""The readable truth: plain torch, one sequence at a time, any device, any dtype."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from thresher.core.scores import at_least_float32
+from thresher.engine.ragged import Ragged
+from thresher.engine.weights import Affine, Layer, Norm, Weights, converted
+
+
+class Reference:
+    """Every other backend is compared with this one."""
+
+    name = "reference"
+    longest_first = False
+
+    def __init__(self, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
+        self.torch_dtype, self.device = dtype, device
+        self.dtype = str(dtype).removeprefix("torch.")
+
+    def prepare(self, weights: Weights) -> None:
+        self.weights = converted(weights, dtype=self.torch_dtype, device=self.device)
+        # Scores decide what is dropped: their bias stays exact.
+        self.distance_bias = weights.distance_bias
+
+    def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
+        weights = self.weights
+        ids, positions = input_ids.values.to(self.device), input_ids.positions.to(self.device)
+        total = weights.word[ids] + weights.position[positions]
+        if weights.token_type is not None:
+            types = torch.zeros_like(ids) if token_types is None else token_types.to(self.device)
+            total = total + weights.token_type[types]
+        hidden = self.norm(total, weights.embedding_norm)
+        return hidden if weights.projection is None else self.linear(hidden, weights.projection)
+
+    def attend(self, index: int, hidden: Tensor, runs: Ragged, *, scored: bool) -> tuple[Tensor, Tensor | None]:
+        contexts, scores = [], []
+        for run, positions in self._runs(hidden, runs):
+            query, key, value = self._by_head(self.weights.layers[index], run)
+            probabilities = torch.softmax(self._logits(query, key, positions, positions), dim=-1)
+            contexts.append(self._joined(probabilities, value))
+            scores.append(probabilities.sum(dim=1).mean(dim=0))
+        return torch.cat(contexts), torch.cat(scores) if scored else None
+
+    def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
+        contexts = []
+        for run, positions in self._runs(hidden, runs):
+            query, key, value = self._by_head(self.weights.layers[index], run)
+            probabilities = torch.softmax(self._logits(query[:, :1], key, positions[:1], positions), dim=-1)
+            contexts.append(self._joined(probabilities, value))
+        return torch.cat(contexts)
+
+    def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
+        layer = self.weights.layers[index]
+        attended = self.norm(self.linear(context, layer.attention_output) + hidden, layer.attention_norm)
+        inner = layer.activation(self.linear(attended, layer.ffn_in))
+        return self.norm(self.linear(inner, layer.ffn_out) + attended, layer.output_norm)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        weights = self.weights
+        pooled = weights.head_activation(self.linear(hidden, weights.head_dense))
+        return at_least_float32(self.linear(pooled, weights.head_output))
+
+    def linear(self, values: Tensor, affine: Affine) -> Tensor:
+        return F.linear(values, affine.weight, affine.bias)
+
+    def norm(self, values: Tensor, norm: Norm) -> Tensor:
+        return F.layer_norm(values, values.shape[-1:], norm.weight, norm.bias, norm.epsilon)
+
+    def _runs(self, hidden: Tensor, runs: Ragged) -> list[tuple[Tensor, Tensor]]:
+        """Hidden states (n, width) and positions (n,) of each run."""
+        sizes = runs.lengths.tolist()
+        return list(zip(torch.split(hidden, sizes), torch.split(runs.positions, sizes), strict=True))
+
+    def _by_head(self, layer: Layer, run: Tensor) -> list[Tensor]:
+        """Query, key and value of one run: (heads, n, head width) each."""
+        parts = self.linear(run, layer.qkv).chunk(3, dim=-1)
+        return [part.view(len(run), layer.heads, -1).transpose(0, 1) for part in parts]
+
+    def _logits(self, query: Tensor, key: Tensor, at: Tensor, of: Tensor) -> Tensor:
+        """(heads, queries, keys), at least float32; at, of: original positions of queries and keys."""
+        logits = at_least_float32(query) @ at_least_float32(key).transpose(1, 2) / math.sqrt(query.shape[-1])
+        if self.distance_bias is not None:
+            table = self.distance_bias.to(logits)
+            distance = of[None, :] - at[:, None] + len(table) // 2
+            logits = logits + table[distance].permute(2, 0, 1)
+        return logits
+
+    def _joined(self, probabilities: Tensor, value: Tensor) -> Tensor:
+        """(heads, queries, keys) x (heads, keys, head width) -> (queries, width)."""
+        context = probabilities.to(value.dtype) @ value
+        return context.transpose(0, 1).reshape(context.shape[1], -1)

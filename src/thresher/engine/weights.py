@@ -1,0 +1,139 @@
+"""A model's weights in the form the engine computes with: query, key and value in one matrix, no Hugging Face."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thresher.core.cost import EncoderShape
+from thresher.models.attach import encoder_shape
+from thresher.models.registry import family_of
+
+
+@dataclass(frozen=True)
+class Affine:
+    """y = x @ weight.T + bias. weight: (out, in), bias: (out,)."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Layer normalisation. weight, bias: (width,)."""
+
+    weight: Tensor
+    bias: Tensor
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer pass."""
+
+    heads: int
+    qkv: Affine  # width -> 3 x width: all queries, all keys, all values
+    attention_output: Affine
+    attention_norm: Norm
+    ffn_in: Affine
+    activation: Callable[[Tensor], Tensor]
+    ffn_out: Affine
+    output_norm: Norm
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The whole model. `distance_bias` is (2 x positions - 1, heads) by key minus query position, or None."""
+
+    word: Tensor  # (vocabulary, embedding width)
+    position: Tensor  # (positions, embedding width), row 0 belongs to the first token
+    token_type: Tensor | None
+    embedding_norm: Norm
+    projection: Affine | None
+    layers: list[Layer]
+    distance_bias: Tensor | None
+    head_dense: Affine
+    head_activation: Callable[[Tensor], Tensor]
+    head_output: Affine
+    shape: EncoderShape
+
+
+@torch.no_grad()
+def read_weights(model: Any) -> Weights:
+    """Copy a Hugging Face classifier's weights, in float32."""
+    family, base = family_of(model), model.base_model
+    embedding, head = family.embeddings(base), family.head(model)
+    position = _copy(embedding.position.weight)[embedding.position_offset :]
+    made: dict[int, Layer] = {}  # ALBERT's passes share one module, and so share its copy
+    layers = [made.setdefault(id(module), _layer(family.parts(module))) for module in family.layer_sequence(base)]
+    bias = None
+    if family.distance_bias is not None:
+        distances = torch.arange(1 - len(position), len(position), device=position.device)
+        bias = _copy(family.distance_bias(base, distances))
+    return Weights(
+        word=_copy(embedding.word.weight),
+        position=position,
+        token_type=None if embedding.token_type is None else _copy(embedding.token_type.weight),
+        embedding_norm=_norm(embedding.norm),
+        projection=None if embedding.projection is None else _affine(embedding.projection),
+        layers=layers,
+        distance_bias=bias,
+        head_dense=_affine(head.dense),
+        head_activation=head.activation,
+        head_output=_affine(head.output),
+        shape=encoder_shape(model),
+    )
+
+
+def converted(weights: Weights, *, dtype: torch.dtype, device: str = "cpu") -> Weights:
+    """The same weights in another dtype and place; a layer that several passes share stays one layer."""
+    seen: dict[int, Any] = {}
+
+    def convert(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return part.to(dtype=dtype, device=device)
+        if isinstance(part, list):
+            return [convert(item) for item in part]
+        if isinstance(part, Affine | Norm | Layer | Weights):
+            if id(part) not in seen:
+                values = {item.name: convert(getattr(part, item.name)) for item in fields(part)}
+                seen[id(part)] = replace(part, **values)
+            return seen[id(part)]
+        return part
+
+    result: Weights = convert(weights)
+    return result
+
+
+def _layer(parts: Any) -> Layer:
+    together = (parts.query, parts.key, parts.value)
+    qkv = Affine(
+        weight=torch.cat([_copy(linear.weight) for linear in together]),
+        bias=torch.cat([_affine(linear).bias for linear in together]),
+    )
+    return Layer(
+        heads=parts.heads,
+        qkv=qkv,
+        attention_output=_affine(parts.attention_output),
+        attention_norm=_norm(parts.attention_norm),
+        ffn_in=_affine(parts.ffn_in),
+        activation=parts.activation,
+        ffn_out=_affine(parts.ffn_out),
+        output_norm=_norm(parts.output_norm),
+    )
+
+
+def _affine(linear: Any) -> Affine:
+    bias = linear.bias if linear.bias is not None else torch.zeros(linear.out_features, device=linear.weight.device)
+    return Affine(weight=_copy(linear.weight), bias=_copy(bias))
+
+
+def _norm(norm: Any) -> Norm:
+    return Norm(weight=_copy(norm.weight), bias=_copy(norm.bias), epsilon=norm.eps)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """At least float32 (float64 stays, for tests to the last digit)."""
+    return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32)).clone()

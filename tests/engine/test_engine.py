@@ -1,0 +1,114 @@
+"""The engine drops what the attached model masks: same decisions, same logits, for every family and backend."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from tests.models.families import FAMILIES, LAYERS, LENGTHS, SOME, prune_with_, ragged, tiny_model
+from thresher.config import PruneConfig
+from thresher.engine.backends.cpu import Cpu
+from thresher.engine.backends.reference import Reference
+from thresher.engine.engine import Engine
+from thresher.engine.weights import read_weights
+from thresher.errors import ConfigError, ModelError
+from thresher.models.attach import gates_of
+
+
+def sequences(inputs: dict[str, torch.Tensor]) -> list[list[int]]:
+    lengths = inputs["attention_mask"].sum(dim=-1).tolist()
+    return [row[:length].tolist() for row, length in zip(inputs["input_ids"], lengths, strict=True)]
+
+
+def attached(name: str, thresholds: tuple[float, ...] = SOME) -> Any:
+    model = tiny_model(name)
+    prune_with_(model, thresholds)
+    return model
+
+
+def engine_with(model: Any, backend: Any, dial: float = 1.0) -> Engine:
+    gates = gates_of(model)
+    return Engine(read_weights(model), backend, thresholds=gates.thresholds.tolist(), config=gates.config, dial=dial)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_dropping_equals_masking_to_the_last_digit(name: str) -> None:
+    model, inputs = attached(name), None
+    inputs = ragged(model)
+    with torch.inference_mode():
+        expected = model(**inputs).logits
+    trace = gates_of(model).trace
+    assert trace is not None
+    output = engine_with(model, Reference(torch.float64)).logits(sequences(inputs))
+    torch.testing.assert_close(output.logits, expected, atol=1e-10, rtol=1e-10)
+    assert torch.equal(output.kept[:, :-1], trace.kept()[:, :-1])
+    assert int(output.kept[:, -2].sum()) < sum(LENGTHS)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_fast_backend_agrees_with_the_reference(name: str) -> None:
+    model = attached(name)
+    inputs = sequences(ragged(model, (11, 1, 7, 3, 16, 7, 7, 16)))
+    slow = engine_with(model, Reference(torch.float32)).logits(inputs)
+    fast = engine_with(model, Cpu("fp32")).logits(inputs)
+    torch.testing.assert_close(fast.logits, slow.logits.float(), atol=1e-4, rtol=1e-4)
+    assert torch.equal(fast.kept, slow.kept)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("name", ["bert", "mpnet", "albert"])
+def test_a_text_does_not_notice_its_neighbours(name: str, dtype: str) -> None:
+    model = attached(name)
+    inputs = sequences(ragged(model))
+    engine = engine_with(model, Cpu(dtype))
+    together = engine.logits(inputs)
+    for row, ids in enumerate(inputs):
+        alone = engine.logits([ids])
+        assert torch.equal(alone.kept[0], together.kept[row])
+        torch.testing.assert_close(alone.logits[0], together.logits[row], atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_low_precision_stays_near(name: str, dtype: str) -> None:
+    """Values under the same decisions: nothing pruned, error against fp32 at most a few percent of the spread."""
+    model = tiny_model(name)
+    inputs = sequences(ragged(model))
+    weights, config = read_weights(model), PruneConfig()
+    exact = Engine(weights, Reference(torch.float32), thresholds=[0.0] * LAYERS, config=config).logits(inputs).logits
+    low = Engine(weights, Cpu(dtype), thresholds=[0.0] * LAYERS, config=config).logits(inputs).logits
+    assert (low - exact).abs().mean() < 0.1 * exact.std()
+
+
+def test_dial() -> None:
+    model = attached("bert")
+    inputs = sequences(ragged(model))
+    kept = [engine_with(model, Cpu(), dial).logits(inputs).kept[:, :-1].sum() for dial in (0.0, 0.5, 1.0, 2.0)]
+    assert kept == sorted(kept, reverse=True) and kept[0] == sum(LENGTHS) * (LAYERS - 1) and kept[-1] < kept[1]
+    for dial in (-1.0, math.nan):
+        with pytest.raises(ConfigError, match="dial = "):
+            engine_with(model, Cpu(), dial)
+
+
+def test_a_dense_model_is_an_engine_without_thresholds() -> None:
+    model = tiny_model("bert")
+    inputs = ragged(model)
+    with torch.inference_mode():
+        expected = model(**inputs).logits.float()
+    output = Engine.from_model(model, dtype="fp32").logits(sequences(inputs))
+    torch.testing.assert_close(output.logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_bad_input() -> None:
+    engine = Engine.from_model(tiny_model("bert"), dtype="fp32")
+    with pytest.raises(ModelError, match="at least one token"):
+        engine.logits([[1, 2], []])
+    with pytest.raises(ModelError, match="at least one token"):
+        engine.logits([])
+    with pytest.raises(ModelError, match="65 tokens are more than the model's 64 positions"):
+        engine.logits([[11] * 65])
+    with pytest.raises(ConfigError, match="backend = 'tpu' is not one of"):
+        Engine.from_model(tiny_model("bert"), backend="tpu")
+    with pytest.raises(ConfigError, match="dtype = 'fp8' is not one of"):
+        Engine.from_model(tiny_model("bert"), dtype="fp8")
