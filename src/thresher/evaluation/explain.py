@@ -45,7 +45,7 @@ def explain(
     )
     batch = collate(data.rows, pad_id=tokenizer.pad_token_id)
     device = next(model.parameters()).device
-    gates = gates_of(model)
+    gates, was_training = gates_of(model), model.training
     mode = gates.mode
     gates.set_mode("hard")
     inputs = {name: value.to(device) for name, value in batch.items() if name != "labels"}
@@ -55,6 +55,7 @@ def explain(
     alive = torch.stack(trace.alive)[:, 0].cpu()  # (layers + 1, tokens)
     lengths, kept = trace.lengths().cpu(), trace.kept().cpu()
     gates.set_mode(mode)
+    model.train(was_training)
     layers = len(alive) - 1
     survived = alive.long().sum(dim=0) - 1  # how many layers each token came out of
     regression = logits.shape[0] == 1

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from thresher.core.cost import EncoderShape, dense_macs, engine_macs, flops, paper_macs, relative_flops
+from thresher.errors import DataError
 from thresher.models.attach import encoder_shape
 from thresher.models.predict import Predictions, predict
 from thresher.tasks.encode import encode, padded_batches, usable_positions
@@ -61,8 +62,11 @@ def evaluate(
 
     `pruned=False` runs the same weights dense. `on_batch(done, total)` is told about progress.
     """
-    name = split or next(iter(task.test))
-    examples: list[Example] = task.test[name]
+    name = split or next(iter(task.test), "")
+    examples: list[Example] = task.test.get(name, [])
+    if not examples:
+        known = ", ".join(known for known, rows in task.test.items() if rows) or "none"
+        raise DataError(f"task {task.spec.name} has no test rows in split '{name}'; splits with rows: {known}")
     data = encode(tokenizer, examples, max_length=max_length, positions=usable_positions(model.config))
     batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
     found = predict(model, batches, pruned=pruned, on_batch=on_batch)

@@ -45,7 +45,7 @@ def check_reachable(shape: EncoderShape, lengths: Tensor, thresholds: Sequence[f
     if target < lowest:
         raise ConfigError(
             f"target_flops = {target} cannot be reached: even dropping all but one token in every pruning layer leaves "
-            f"{lowest:.3f}; ask for more, or let earlier layers prune with ramp = 'plain'"
+            f"{lowest:.3f}; ask for more, or let every layer prune with [prune] ramp = 'plain' in a --config file"
         )
 
 

@@ -74,7 +74,8 @@ class Bars(Silent):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._finish()
+        if kind is None:
+            self._finish()
         self._progress.stop()
 
     def _finish(self) -> None:

@@ -23,9 +23,8 @@ def write_snapshot(work: Path, groups: dict[str, dict[str, Tensor]], about: dict
     """Save named groups of tensors (model, optimizer, best...) and a JSON description as one unit."""
     with replacing_folder(work / STATE) as folder:
         for name, tensors in groups.items():
-            save_file(
-                {key: value.detach().cpu().clone() for key, value in tensors.items()}, folder / f"{name}.safetensors"
-            )
+            plain = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
+            save_file(plain, folder / f"{name}.safetensors")
         write_json(folder / "about.json", about)
 
 

@@ -83,6 +83,9 @@ class Trainer:
                 f"the model has {model.config.num_labels} outputs, but task {task.spec.name} needs "
                 f"{task.spec.num_labels}; load it with num_labels={task.spec.num_labels}"
             )
+        for name, rows in (("train", task.train), ("selection", task.selection)):
+            if not rows:
+                raise DataError(f"task {task.spec.name} has no rows in its {name} split; training needs both")
         self.train_set = self._encode(tokenizer, task.train)
         self.selection_set = self._encode(tokenizer, task.selection)
         self.pad_id: int = tokenizer.pad_token_id
@@ -119,6 +122,7 @@ class Trainer:
             if self.standing.stage == "soft":
                 self._soft()
             self._hard()
+        self.model.eval()
         self.standing.seconds = self._seconds()
         return self.standing
 
