@@ -1,11 +1,14 @@
 """thresher demo: the whole method on a small real model and real sentences, offline, in minutes."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from thresher.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from thresher.config import TrainConfig
 
 SENTENCES = (
     "a gripping , beautifully acted film that earns every one of its tears .",
@@ -28,7 +31,6 @@ def demo(
     from thresher.cli.explain import picture, print_explanation, print_legend
     from thresher.cli.output import console, layers_table, percent, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import Job, check_output, run_job
-    from thresher.config import TrainConfig
     from thresher.evaluation.explain import explain
     from thresher.records import write_json, write_text
     from thresher.tasks import load_task
@@ -39,16 +41,7 @@ def demo(
         model=str(_embedded_model()),
         task=load_task("movies", data=None),
         prune={},
-        train=TrainConfig(
-            target_flops=0.5,
-            finetune_epochs=1.5,
-            soft_epochs=0.4,
-            hard_epochs=1.2,
-            lr=5e-5,
-            evals_per_stage=2,
-            max_length=64,
-            seed=seed,
-        ),
+        train=demo_settings(seed),
         out=out,
         finetune="always",
         device="cpu",
@@ -85,6 +78,22 @@ def demo(
     screen.print(escape(f'next: thresher explain {out} "your own sentence"'))
     if as_json:
         print_json(summary)
+
+
+def demo_settings(seed: int) -> "TrainConfig":
+    """A few minutes on two cores. Small models learn the hard stage better at 1e-4 than at the default 3e-5."""
+    from thresher.config import TrainConfig
+
+    return TrainConfig(
+        target_flops=0.52,
+        finetune_epochs=1.5,
+        soft_epochs=0.4,
+        hard_epochs=2.0,
+        lr=1e-4,
+        evals_per_stage=2,
+        max_length=64,
+        seed=seed,
+    )
 
 
 def _embedded_model() -> Path:

@@ -294,7 +294,8 @@ class Trainer:
         self.progress.begin("teacher", total=1)
         current = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.model.load_state_dict(self._teacher, strict=False)
-        logits = self._predict(self.train_set, pruned=False).logits
+        with torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
+            logits = self._predict(self.train_set, pruned=False).logits
         self.model.load_state_dict(current)
         self.progress.step()
         return logits
