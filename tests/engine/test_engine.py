@@ -11,6 +11,7 @@ from thresher.config import PruneConfig
 from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.reference import Reference
 from thresher.engine.engine import Engine
+from thresher.engine.packed import PackedClassifier
 from thresher.engine.weights import read_weights
 from thresher.errors import ConfigError, ModelError
 from thresher.models.attach import gates_of
@@ -27,14 +28,15 @@ def attached(name: str, thresholds: tuple[float, ...] = SOME) -> Any:
     return model
 
 
-def engine_with(model: Any, backend: Any, dial: float = 1.0) -> Engine:
+def engine_with(model: Any, backend: Any, dial: float = 1.0) -> PackedClassifier:
     gates = gates_of(model)
-    return Engine(read_weights(model), backend, thresholds=gates.thresholds.tolist(), config=gates.config, dial=dial)
+    thresholds = gates.thresholds.tolist()
+    return PackedClassifier(read_weights(model), backend, thresholds=thresholds, config=gates.config, dial=dial)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_dropping_equals_masking_to_the_last_digit(name: str) -> None:
-    model, inputs = attached(name), None
+    model = attached(name)
     inputs = ragged(model)
     with torch.inference_mode():
         expected = model(**inputs).logits
@@ -76,8 +78,8 @@ def test_low_precision_stays_near(name: str, dtype: str) -> None:
     model = tiny_model(name)
     inputs = sequences(ragged(model))
     weights, config = read_weights(model), PruneConfig()
-    exact = Engine(weights, Reference(torch.float32), thresholds=[0.0] * LAYERS, config=config).logits(inputs).logits
-    low = Engine(weights, Cpu(dtype), thresholds=[0.0] * LAYERS, config=config).logits(inputs).logits
+    exact = PackedClassifier(weights, Reference(), thresholds=[0.0] * LAYERS, config=config).logits(inputs).logits
+    low = PackedClassifier(weights, Cpu(dtype), thresholds=[0.0] * LAYERS, config=config).logits(inputs).logits
     assert (low - exact).abs().mean() < 0.1 * exact.std()
 
 
@@ -96,12 +98,12 @@ def test_a_dense_model_is_an_engine_without_thresholds() -> None:
     inputs = ragged(model)
     with torch.inference_mode():
         expected = model(**inputs).logits.float()
-    output = Engine.from_model(model, dtype="fp32").logits(sequences(inputs))
+    output = Engine.from_model(model, None, dtype="fp32").packed.logits(sequences(inputs))
     torch.testing.assert_close(output.logits, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_bad_input() -> None:
-    engine = Engine.from_model(tiny_model("bert"), dtype="fp32")
+    engine = Engine.from_model(tiny_model("bert"), None, dtype="fp32").packed
     with pytest.raises(ModelError, match="at least one token"):
         engine.logits([[1, 2], []])
     with pytest.raises(ModelError, match="at least one token"):
@@ -109,6 +111,6 @@ def test_bad_input() -> None:
     with pytest.raises(ModelError, match="65 tokens are more than the model's 64 positions"):
         engine.logits([[11] * 65])
     with pytest.raises(ConfigError, match="backend = 'tpu' is not one of"):
-        Engine.from_model(tiny_model("bert"), backend="tpu")
+        Engine.from_model(tiny_model("bert"), None, backend="tpu")
     with pytest.raises(ConfigError, match="dtype = 'fp8' is not one of"):
-        Engine.from_model(tiny_model("bert"), dtype="fp8")
+        Engine.from_model(tiny_model("bert"), None, dtype="fp8")

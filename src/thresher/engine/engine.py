@@ -1,147 +1,146 @@
-"""The engine: a packed layer loop in which every layer works on the tokens that the layers before it kept."""
+"""The engine that users hold: texts in, predictions out, in packed batches that really drop tokens."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from thresher.config import PruneConfig
-from thresher.core.cost import EncoderShape
-from thresher.core.gates import protected_tokens
-from thresher.engine.backends.base import Backend
 from thresher.engine.choose import choose_backend
-from thresher.engine.ragged import Ragged
-from thresher.engine.weights import Weights, read_weights
-from thresher.errors import ConfigError, ModelError
+from thresher.engine.packed import Output, PackedClassifier
+from thresher.engine.texts import EncodedText, encode_texts
+from thresher.engine.weights import read_weights
+from thresher.errors import ConfigError
 from thresher.models.attach import GATES_NAME, gates_of
 from thresher.models.checkpoint import MANIFEST, load, load_dense
 
+Item = str | tuple[str, str]
+
 
 @dataclass(frozen=True)
-class Output:
-    """In the order of the input. logits: (batch, outputs); kept: (batch, layers) tokens each layer passed on.
+class Prediction:
+    """One text's result, or why there is none.
 
-    The last layer passes on the first token only, the one the head reads.
+    Classification gives `label` and `probability`, regression gives `value`. `tokens` is the text's length and `kept`
+    how many of them each layer passed on.
     """
 
-    logits: Tensor
-    kept: Tensor
+    label: str | None = None
+    probability: float | None = None
+    value: float | None = None
+    tokens: int = 0
+    kept: tuple[int, ...] = ()
+    truncated: bool = False
+    error: str | None = None
 
 
 class Engine:
-    """Packed inference for one classifier, pruned or dense (a dense model is an engine without thresholds)."""
+    """Classifies texts with a pruned or dense encoder; results never depend on what a text is batched with."""
 
-    def __init__(
-        self,
-        weights: Weights,
-        backend: Backend,
-        *,
-        thresholds: Sequence[float],
-        config: PruneConfig,
-        dial: float = 1.0,
-        why: str = "asked for",
-    ) -> None:
-        if not math.isfinite(dial) or dial < 0:
-            raise ConfigError(f"dial = {dial} must be a number of at least 0 (0 = dense, 1 = as trained)")
-        if "first" not in config.protect:
-            raise ModelError("the engine's head reads the first token, so it must be protected; retrain with it")
-        self.backend, self.config, self.why, self.dial = backend, config, why, dial
-        self.thresholds = [0.0 if dial == 0 else float(value) * dial for value in thresholds]
-        self.shape: EncoderShape = weights.shape
-        self.positions = len(weights.position)
-        backend.prepare(weights)
+    def __init__(self, packed: PackedClassifier, tokenizer: Any, *, labels: Sequence[str], why: str) -> None:
+        self.packed, self.tokenizer, self.labels, self.why = packed, tokenizer, list(labels), why
 
     @staticmethod
-    def from_model(model: Any, *, backend: str = "auto", dtype: str = "auto", dial: float = 1.0) -> "Engine":
+    def load(path: str | Path, *, backend: str = "auto", dtype: str = "auto", dial: float = 1.0) -> "Engine":
+        """From a folder written by thresher, or any Hugging Face folder with a classification head.
+
+        `dial` scales the thresholds: 0 is dense, 1 as trained, more is faster.
+        """
+        if (Path(path).expanduser() / MANIFEST).is_file():
+            checkpoint = load(path)
+            model, tokenizer = checkpoint.model, checkpoint.tokenizer
+        else:
+            model, tokenizer = load_dense(path, whole=True)
+        return Engine.from_model(model, tokenizer, backend=backend, dtype=dtype, dial=dial)
+
+    @staticmethod
+    def from_model(
+        model: Any, tokenizer: Any, *, backend: str = "auto", dtype: str = "auto", dial: float = 1.0
+    ) -> "Engine":
         """From a Hugging Face classifier in memory, with gates or without."""
-        weights = read_weights(model)
         chosen, why = choose_backend(backend, dtype)
+        weights = read_weights(model)
         if hasattr(model.base_model, GATES_NAME):
             gates = gates_of(model)
             thresholds, config = gates.thresholds.tolist(), gates.config
         else:
             thresholds, config = [0.0] * weights.shape.layers, PruneConfig()
-        return Engine(weights, chosen, thresholds=thresholds, config=config, dial=dial, why=why)
-
-    @staticmethod
-    def load(path: str | Path, *, backend: str = "auto", dtype: str = "auto", dial: float = 1.0) -> "Engine":
-        """From a folder written by thresher, or any Hugging Face folder with a classification head."""
-        if (Path(path).expanduser() / MANIFEST).is_file():
-            return Engine.from_model(load(path).model, backend=backend, dtype=dtype, dial=dial)
-        return Engine.from_model(load_dense(path, whole=True)[0], backend=backend, dtype=dtype, dial=dial)
+        packed = PackedClassifier(weights, chosen, thresholds=thresholds, config=config, dial=dial)
+        names = model.config.id2label
+        labels = [str(names[i]) for i in range(model.config.num_labels)] if model.config.num_labels > 1 else []
+        return Engine(packed, tokenizer, labels=labels, why=why)
 
     def describe(self) -> dict[str, Any]:
-        """What was chosen, and why."""
-        return {
-            "backend": self.backend.name,
-            "dtype": self.backend.dtype,
-            "why": self.why,
-            "thresholds": [value if math.isfinite(value) else str(value) for value in self.thresholds],
-            "dial": self.dial,
-            "layers": self.shape.layers,
-            "width": self.shape.width,
-        }
+        """Backend, arithmetic and why they were chosen, thresholds, sizes."""
+        return {**self.packed.describe(), "why": self.why}
 
-    @torch.inference_mode()
-    def logits(self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int]] | None = None) -> Output:
-        """Classify token sequences of any lengths, in one packed batch."""
-        order = sorted(range(len(input_ids)), key=lambda i: -len(input_ids[i]))
-        if not order or min(len(ids) for ids in input_ids) == 0:
-            raise ModelError("every sequence needs at least one token, and a batch at least one sequence")
-        longest = len(input_ids[order[0]])
-        if longest > self.positions:
-            raise ModelError(
-                f"{longest} tokens are more than the model's {self.positions} positions; truncate the text"
-            )
-        runs = Ragged.pack([torch.tensor(input_ids[i]) for i in order])
-        types = None if token_types is None else torch.cat([torch.tensor(token_types[i]) for i in order])
-        hidden = self.backend.embed(runs, types)
-        hidden, runs, kept = self._layers(hidden, runs)
-        back = torch.tensor(order)[runs.sequences]  # the input's number of each run
-        logits = torch.empty_like(result := self.backend.head(hidden).cpu())
-        logits[back] = result
-        inverse = torch.empty(len(order), dtype=torch.long)
-        inverse[torch.tensor(order)] = torch.arange(len(order))
-        return Output(logits=logits, kept=kept[inverse])
+    def logits(self, encoded: Sequence[EncodedText]) -> Output:
+        """Logits and kept counts of tokenized texts, as one packed batch."""
+        types = [text.token_types for text in encoded]
+        known = [item for item in types if item is not None]
+        return self.packed.logits([text.input_ids for text in encoded], known if len(known) == len(types) else None)
 
-    def _layers(self, hidden: Tensor, runs: Ragged) -> tuple[Tensor, Ragged, Tensor]:
-        """All layers: the first tokens' last states (batch, width), their runs, and kept counts in packing order."""
-        protected = self._protected(runs)
-        last = self.shape.layers - 1
-        kept = torch.ones(len(runs.sequences), self.shape.layers, dtype=torch.long)
-        for index, threshold in enumerate(self.thresholds):
-            if index == last:
-                context = self.backend.attend_first(index, hidden, runs)
-                hidden = self.backend.finish(index, context, hidden[runs.first])
-                break
-            context, scores = self.backend.attend(index, hidden, runs, scored=threshold > 0)
-            if scores is not None:
-                keep = (self._in_scale(scores, runs) > threshold) | protected
-                if not bool(keep.all()):
-                    runs, rows = runs.compact(keep, longest_first=self.backend.longest_first)
-                    context, hidden, protected = context[rows], hidden[rows], protected[rows]
-            kept[runs.sequences, index] = runs.lengths
-            hidden = self.backend.finish(index, context, hidden)
-        return hidden, runs, kept
+    def classify(self, items: Sequence[Item]) -> list[Prediction]:
+        """Predictions for texts, or for (text, pair) tuples, in their order."""
+        return list(self.predict(items))
 
-    def _in_scale(self, scores: Tensor, runs: Ragged) -> Tensor:
-        if self.config.scale == "relative":
-            return scores
-        return scores / torch.repeat_interleave(runs.lengths, runs.lengths)
+    def predict(self, items: Iterable[Item], *, max_tokens: int = 8192, window: int = 1024) -> Iterator[Prediction]:
+        """Predictions for a stream of any length, in its order and in bounded memory.
 
-    def _protected(self, runs: Ragged) -> Tensor:
-        """(total,) tokens that no threshold may drop, by the same rule as the attached model's, run by run."""
-        flags = [
-            protected_tokens(
-                self.config.protect,
-                alive=torch.ones(1, len(ids), dtype=torch.bool),
-                input_ids=ids[None],
-                separator_id=self.config.separator_id,
-            )[0]
-            for ids in torch.split(runs.values, runs.lengths.tolist())
-        ]
-        return torch.cat(flags)
+        `window` texts are read at a time, and tokenized while the window before is computed; inside a window, texts of
+        similar length share a batch of at most `max_tokens` tokens. A bad text gives a prediction with an error.
+        """
+        if max_tokens < 1 or window < 1:
+            raise ConfigError(f"max_tokens = {max_tokens} and window = {window} must be at least 1")
+        if isinstance(items, str):
+            raise ConfigError("a single text was given; give a list of texts")
+        return self._stream(iter(items), max_tokens=max_tokens, window=window)
+
+    def _stream(self, stream: Iterator[Item], *, max_tokens: int, window: int) -> Iterator[Prediction]:
+        with ThreadPoolExecutor(max_workers=1) as pool:
+
+            def tokenize_next() -> "Future[list[EncodedText]] | None":
+                chunk = list(islice(stream, window))
+                return pool.submit(encode_texts, self.tokenizer, chunk, self.packed.positions) if chunk else None
+
+            pending = tokenize_next()
+            while pending is not None:
+                encoded = pending.result()
+                pending = tokenize_next()
+                yield from self._predict_window(encoded, max_tokens)
+
+    def _predict_window(self, encoded: list[EncodedText], max_tokens: int) -> list[Prediction]:
+        """All of a window's texts, in token-budget batches of similar lengths, back in order."""
+        found: dict[int, Prediction] = {i: Prediction(error=text.error) for i, text in enumerate(encoded) if text.error}
+        good = sorted((i for i in range(len(encoded)) if i not in found), key=lambda i: -len(encoded[i].input_ids))
+        for batch in _within_budget(good, [len(text.input_ids) for text in encoded], max_tokens):
+            output = self.logits([encoded[i] for i in batch])
+            for i, logits, kept in zip(batch, output.logits, output.kept.tolist(), strict=True):
+                found[i] = self._prediction(encoded[i], logits, kept)
+        return [found[i] for i in range(len(encoded))]
+
+    def _prediction(self, text: EncodedText, logits: torch.Tensor, kept: list[int]) -> Prediction:
+        about: dict[str, Any] = {"tokens": len(text.input_ids), "kept": tuple(kept), "truncated": text.truncated}
+        if not self.labels:
+            return Prediction(value=float(logits[0]), **about)
+        probabilities = torch.softmax(logits, dim=-1)
+        best = int(probabilities.argmax())
+        return Prediction(label=self.labels[best], probability=float(probabilities[best]), **about)
+
+
+def _within_budget(order: list[int], lengths: list[int], max_tokens: int) -> Iterator[list[int]]:
+    """Split `order` into batches of at most `max_tokens` tokens; a longer text is a batch of its own."""
+    batch: list[int] = []
+    used = 0
+    for i in order:
+        if batch and used + lengths[i] > max_tokens:
+            yield batch
+            batch, used = [], 0
+        batch.append(i)
+        used += lengths[i]
+    if batch:
+        yield batch

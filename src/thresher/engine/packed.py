@@ -1,0 +1,124 @@
+"""The packed layer loop: every layer works on the tokens that the layers before it kept."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thresher.config import PruneConfig
+from thresher.core.cost import EncoderShape
+from thresher.core.gates import protected_tokens
+from thresher.engine.backends.base import Backend
+from thresher.engine.ragged import Ragged
+from thresher.engine.weights import Weights
+from thresher.errors import ConfigError, ModelError
+
+
+@dataclass(frozen=True)
+class Output:
+    """In the order of the input. logits: (batch, outputs); kept: (batch, layers) tokens each layer passed on.
+
+    The last layer passes on the first token only, the one the head reads.
+    """
+
+    logits: Tensor
+    kept: Tensor
+
+
+class PackedClassifier:
+    """One classifier on packed batches, pruned or dense (a dense model is one whose thresholds are all zero)."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        backend: Backend,
+        *,
+        thresholds: Sequence[float],
+        config: PruneConfig,
+        dial: float = 1.0,
+    ) -> None:
+        if not math.isfinite(dial) or dial < 0:
+            raise ConfigError(f"dial = {dial} must be a number of at least 0 (0 = dense, 1 = as trained)")
+        if "first" not in config.protect:
+            raise ModelError(
+                "the head reads the first token, so the engine needs it protected; retrain with protect = first"
+            )
+        self.backend, self.config, self.dial = backend, config, dial
+        self.thresholds = [0.0 if dial == 0 else float(value) * dial for value in thresholds]
+        self.shape: EncoderShape = weights.shape
+        self.positions = len(weights.position)
+        backend.prepare(weights)
+
+    def describe(self) -> dict[str, Any]:
+        """What is computed, and how."""
+        return {
+            "backend": self.backend.name,
+            "dtype": self.backend.dtype,
+            "thresholds": [value if math.isfinite(value) else str(value) for value in self.thresholds],
+            "dial": self.dial,
+            "layers": self.shape.layers,
+            "width": self.shape.width,
+        }
+
+    @torch.inference_mode()
+    def logits(self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int]] | None = None) -> Output:
+        """Classify token sequences of any lengths, in one packed batch."""
+        order = sorted(range(len(input_ids)), key=lambda i: -len(input_ids[i]))
+        if not order or min(len(ids) for ids in input_ids) == 0:
+            raise ModelError("every sequence needs at least one token, and a batch at least one sequence")
+        longest = len(input_ids[order[0]])
+        if longest > self.positions:
+            raise ModelError(
+                f"{longest} tokens are more than the model's {self.positions} positions; truncate the text"
+            )
+        runs = Ragged.pack([torch.tensor(input_ids[i]) for i in order])
+        types = None if token_types is None else torch.cat([torch.tensor(token_types[i]) for i in order])
+        hidden = self.backend.embed(runs, types)
+        hidden, runs, kept = self._layers(hidden, runs)
+        back = torch.tensor(order)[runs.sequences]  # the input's number of each run
+        logits = torch.empty_like(result := self.backend.head(hidden).cpu())
+        logits[back] = result
+        inverse = torch.empty(len(order), dtype=torch.long)
+        inverse[torch.tensor(order)] = torch.arange(len(order))
+        return Output(logits=logits, kept=kept[inverse])
+
+    def _layers(self, hidden: Tensor, runs: Ragged) -> tuple[Tensor, Ragged, Tensor]:
+        """All layers: the first tokens' last states (batch, width), their runs, and kept counts in packing order."""
+        protected = self._protected(runs)
+        last = self.shape.layers - 1
+        kept = torch.ones(len(runs.sequences), self.shape.layers, dtype=torch.long)
+        for index, threshold in enumerate(self.thresholds):
+            if index == last:
+                context = self.backend.attend_first(index, hidden, runs)
+                hidden = self.backend.finish(index, context, hidden[runs.first])
+                break
+            context, scores = self.backend.attend(index, hidden, runs, scored=threshold > 0)
+            if scores is not None:
+                keep = (self._in_scale(scores, runs) > threshold) | protected
+                if not bool(keep.all()):
+                    runs, rows = runs.compact(keep, longest_first=self.backend.longest_first)
+                    context, hidden, protected = context[rows], hidden[rows], protected[rows]
+            kept[runs.sequences, index] = runs.lengths
+            hidden = self.backend.finish(index, context, hidden)
+        return hidden, runs, kept
+
+    def _in_scale(self, scores: Tensor, runs: Ragged) -> Tensor:
+        if self.config.scale == "relative":
+            return scores
+        return scores / torch.repeat_interleave(runs.lengths, runs.lengths)
+
+    def _protected(self, runs: Ragged) -> Tensor:
+        """(total,) tokens that no threshold may drop, by the same rule as the attached model's, run by run."""
+        flags = [
+            protected_tokens(
+                self.config.protect,
+                alive=torch.ones(1, len(ids), dtype=torch.bool),
+                input_ids=ids[None],
+                separator_id=self.config.separator_id,
+            )[0]
+            for ids in torch.split(runs.values, runs.lengths.tolist())
+        ]
+        return torch.cat(flags)

@@ -1,0 +1,61 @@
+"""Texts to token ids, where one bad text must not harm the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """Token ids without padding, or an error that says why there are none."""
+
+    input_ids: list[int]
+    token_types: list[int] | None = None
+    truncated: bool = False
+    error: str | None = None
+
+
+def encode_texts(tokenizer: Any, items: Sequence[str | tuple[str, str]], positions: int) -> list[EncodedText]:
+    """Tokenize texts or (text, pair) tuples; what is longer than `positions` is truncated and marked."""
+    problems = [_problem(item) for item in items]
+    good = [i for i, problem in enumerate(problems) if problem is None]
+    found = [EncodedText([], error=problem) for problem in problems]
+    for paired in (False, True):  # a tokenizer takes texts or pairs in one call, not both
+        chosen = [i for i in good if isinstance(items[i], tuple) == paired]
+        for i, text in zip(chosen, _call(tokenizer, [items[i] for i in chosen], None), strict=True):
+            found[i] = text
+        long = [i for i in chosen if len(found[i].input_ids) > positions]
+        for i, text in zip(long, _call(tokenizer, [items[i] for i in long], positions), strict=True):
+            found[i] = replace(text, truncated=True)
+    return found
+
+
+def _problem(item: Any) -> str | None:
+    parts = item if isinstance(item, tuple) else (item,)
+    if isinstance(item, tuple) and len(item) != 2:
+        return f"{len(item)} texts in one item; give a text or a pair of texts"
+    for part in parts:
+        if not isinstance(part, str):
+            return f"a {type(part).__name__} is not text; give a string"
+        if not part.strip():
+            return "the text is empty; give at least one word"
+        if any("\ud800" <= character <= "\udfff" for character in part):
+            return "the text holds half a character (a lone surrogate), which no tokenizer can read; remove it"
+    return None
+
+
+def _call(tokenizer: Any, items: Sequence[Any], limit: int | None) -> list[EncodedText]:
+    if not items:
+        return []
+    paired = isinstance(items[0], tuple)
+    found = tokenizer(
+        [item[0] if paired else item for item in items],
+        [item[1] for item in items] if paired else None,
+        padding=False,
+        truncation=False if limit is None else "longest_first",
+        max_length=limit,
+        return_attention_mask=False,
+        verbose=False,
+    )
+    types = found["token_type_ids"] if "token_type_ids" in found else [None] * len(items)
+    return [EncodedText(ids, kinds) for ids, kinds in zip(found["input_ids"], types, strict=True)]

@@ -1,0 +1,91 @@
+"""Texts in, predictions out: order, windows, bad texts, and agreement with the attached model on real weights."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.cli.tiny import tokenizer as tiny_tokenizer
+from tests.models.families import prune_with_, tiny_model
+from thresher.engine.engine import Engine, Prediction
+from thresher.errors import ConfigError, ModelError
+
+TEXTS = ["good film", "bad bad film", "film", "good bad good film film", "a b c d e f g"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    model = tiny_model("bert")
+    prune_with_(model)
+    return Engine.from_model(model, tiny_tokenizer(), dtype="fp32")
+
+
+def alike(a: Prediction, b: Prediction) -> bool:
+    return (a.label, a.tokens, a.kept, a.error) == (b.label, b.tokens, b.kept, b.error)
+
+
+def test_order_and_batching_do_not_matter(engine: Engine) -> None:
+    alone = [engine.classify([text])[0] for text in TEXTS]
+    for max_tokens in (1, 9, 8192):
+        for window in (1, 2, 1024):
+            found = list(engine.predict(iter(TEXTS), max_tokens=max_tokens, window=window))
+            assert all(alike(a, b) for a, b in zip(found, alone, strict=True))
+    assert all(item.label is not None and item.probability is not None for item in alone)
+
+
+def test_a_bad_text_harms_only_itself(engine: Engine) -> None:
+    bad: list[Any] = ["", "  ", "half \ud800 character", 7, ("a", "b", "c"), ("a", ""), None]
+    found = engine.classify([item for text in zip(bad, TEXTS * 2, strict=False) for item in text])
+    assert all(item.error is not None and item.label is None for item in found[0::2])
+    alone = engine.classify((TEXTS * 2)[: len(bad)])
+    assert all(alike(a, b) for a, b in zip(found[1::2], alone, strict=True))
+
+
+def test_strange_texts_get_a_result(engine: Engine) -> None:
+    found = engine.classify(["\U0001f600\U0001f600", "\x00\x01 film", "word " * 200_000])
+    assert all(item.label is not None for item in found)
+    assert [item.truncated for item in found] == [False, False, True] and found[2].tokens == engine.packed.positions
+
+
+def test_pairs_and_texts_mix(engine: Engine) -> None:
+    pair, text = engine.classify([("good film", "bad film"), "good film"])
+    assert pair.tokens > text.tokens and pair.label is not None
+
+
+def test_streams_are_read_lazily(engine: Engine) -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        while True:
+            read += 1
+            yield "good film"
+
+    stream = engine.predict(endless(), window=4)
+    for _ in range(9):
+        next(stream)
+    assert read <= 16
+
+
+def test_bad_calls(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="max_tokens = 0"):
+        engine.predict(TEXTS, max_tokens=0)
+    with pytest.raises(ConfigError, match="give a list of texts"):
+        engine.predict("one text")
+    with pytest.raises(ModelError, match="does not exist"):
+        Engine.load(tmp_path / "absent")
+    assert engine.classify([]) == []
+
+
+def test_describe_says_why(engine: Engine) -> None:
+    about = engine.describe()
+    assert (about["backend"], about["dtype"], about["why"]) == ("cpu", "fp32", "fp32 was asked for")
+
+
+def test_regression_gives_values() -> None:
+    model = tiny_model("bert", num_labels=1)
+    found = Engine.from_model(model, tiny_tokenizer(), dtype="fp32").classify(TEXTS)
+    assert all(item.value is not None and item.label is None for item in found)
+    assert torch.tensor([item.value for item in found]).unique().numel() > 1
