@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from thresher.cli import demo, doctor, evaluate, explain, prune
+from thresher.cli import bench, demo, doctor, evaluate, explain, prune
 from thresher.cli.output import fail
 from thresher.errors import ConfigError, RunError, ThresherError
 
@@ -40,6 +40,7 @@ for name, command in (
     ("prune", prune.prune),
     ("eval", evaluate.evaluate),
     ("explain", explain.explain),
+    ("bench", bench.bench),
     ("doctor", doctor.doctor),
 ):
     app.command(name)(_interruptible(command))

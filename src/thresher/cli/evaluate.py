@@ -14,8 +14,9 @@ from thresher.cli.options import (
     TaskName,
     TestFile,
     TextColumn,
-    load_named_task,
+    load_test_rows,
     pick_device,
+    trained_length,
 )
 
 if TYPE_CHECKING:
@@ -41,29 +42,15 @@ def evaluate(
     Example: thresher eval runs/sst2 --task sst2 --data glue
     """
     from thresher.cli.output import console, layers_table, print_json, quality_table, quartile_table, quiet_libraries
-    from thresher.errors import CheckpointError, ConfigError, DataError
-    from thresher.models.checkpoint import MANIFEST, load, read_manifest
+    from thresher.errors import ConfigError, DataError
+    from thresher.models.checkpoint import load, read_manifest
     from thresher.records import provenance
-    from thresher.tasks import load_test_file
 
     if max_length is not None and max_length < 4:
         raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
     manifest = read_manifest(run)
-    trained_on, recipe = manifest.get("task", {}), manifest.get("recipe")
-    if not isinstance(trained_on, dict):
-        raise CheckpointError(f"{run / MANIFEST} has no valid 'task'; the file is damaged")
-    if task is not None and test is not None:
-        raise ConfigError("give either --task NAME or --test FILE, not both")
-    if test is not None:
-        rows = load_test_file(
-            test,
-            text_column=text_column,
-            pair_column=pair_column,
-            label_column=label_column,
-            labels=tuple(trained_on.get("labels", ())),
-        )
-    else:
-        rows = load_named_task(task or _own_task(run, trained_on), data)
+    columns = (text_column, pair_column, label_column)
+    rows = load_test_rows(run, manifest, task=task, data=data, test=test, columns=columns)
     place = pick_device(device)
     quiet_libraries()
     checkpoint = load(run)
@@ -71,7 +58,7 @@ def evaluate(
     if outputs != rows.spec.num_labels:
         raise DataError(f"{run} has {outputs} outputs, but task {rows.spec.name} has {rows.spec.num_labels}")
     checkpoint.model.to(place)
-    length = max_length or (recipe.get("max_length") if isinstance(recipe, dict) else None)
+    length = max_length or trained_length(manifest)
     screen = console(as_json)
     found = {
         split: evaluate_both(
@@ -88,17 +75,6 @@ def evaluate(
     screen.print("'same weights, dense' is this run without pruning; relative FLOPs in the paper's accounting")
     if as_json:
         print_json({"run": str(run), "task": rows.spec.name, "splits": found, **provenance(device=place, seed=None)})
-
-
-def _own_task(run: Path, trained_on: dict[str, Any]) -> str:
-    """The task the run was made for, if it is one that can be loaded by name."""
-    from thresher.errors import ConfigError
-    from thresher.tasks import task_names
-
-    name = trained_on.get("name")
-    if name not in task_names():
-        raise ConfigError(f"{run} was trained on your own files; give rows to evaluate on with --test FILE")
-    return str(name)
 
 
 def evaluate_both(

@@ -1,11 +1,11 @@
 """Options shared by several commands, and the loading they ask for."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.errors import ConfigError, DataError, ModelError
+from thresher.errors import CheckpointError, ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
     from thresher.tasks import Task
@@ -24,12 +24,43 @@ AsJson = Annotated[
 ]
 
 
+Columns = tuple[str, str | None, str]  # text, pair, label
+
+
 def load_named_task(name: str, data: Path | None) -> "Task":
     from thresher.tasks import load_task
 
     if data is not None and not data.is_dir():
         raise DataError(f"data folder {data} does not exist")
     return load_task(name, data=data)
+
+
+def load_test_rows(
+    run: Path, manifest: dict[str, Any], *, task: str | None, data: Path | None, test: Path | None, columns: Columns
+) -> "Task":
+    """Rows to measure a finished run on: the user's file, a named task, or the task the run was made for."""
+    from thresher.models.checkpoint import MANIFEST
+    from thresher.tasks import load_test_file, task_names
+
+    trained_on = manifest.get("task", {})
+    if not isinstance(trained_on, dict):
+        raise CheckpointError(f"{run / MANIFEST} has no valid 'task'; the file is damaged")
+    if task is not None and test is not None:
+        raise ConfigError("give either --task NAME or --test FILE, not both")
+    if test is not None:
+        labels = tuple(trained_on.get("labels", ()))
+        text, pair, label = columns
+        return load_test_file(test, text_column=text, pair_column=pair, label_column=label, labels=labels)
+    name = task or trained_on.get("name")
+    if name not in task_names() and task is None:
+        raise ConfigError(f"{run} was trained on your own files; give rows to measure on with --test FILE")
+    return load_named_task(str(name), data)
+
+
+def trained_length(manifest: dict[str, Any]) -> int | None:
+    """The longest sequence in training, if the run says so."""
+    recipe = manifest.get("recipe")
+    return recipe.get("max_length") if isinstance(recipe, dict) else None
 
 
 def pick_device(wanted: str) -> str:
