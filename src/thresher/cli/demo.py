@@ -85,12 +85,12 @@ def demo_settings(seed: int) -> "TrainConfig":
     from thresher.config import TrainConfig
 
     return TrainConfig(
-        target_flops=0.52,
+        target_flops=0.53,
         finetune_epochs=1.5,
         soft_epochs=0.4,
-        hard_epochs=2.0,
+        hard_epochs=2.4,
         lr=1e-4,
-        evals_per_stage=2,
+        evals_per_stage=1,
         max_length=64,
         seed=seed,
     )
