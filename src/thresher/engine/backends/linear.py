@@ -39,6 +39,8 @@ class Int8:
     A scale per token, not per batch, keeps a text's result independent of the texts it is batched with.
     """
 
+    ROWS = 1024  # at a time: beyond that the int32 products leave the cache (1.6x slower at 4,000 x 2,304)
+
     def __init__(self, affine: Affine) -> None:
         self.scale = (affine.weight.abs().amax(dim=1).clamp(min=1e-12) / 127).float()  # (out,)
         rounded = torch.round(affine.weight / self.scale[:, None]).clamp(-127, 127).to(torch.int8)
@@ -46,11 +48,14 @@ class Int8:
         self.bias = affine.bias.float()
 
     def __call__(self, values: Tensor) -> Tensor:
-        values = values.float()
-        scale = values.abs().amax(dim=1, keepdim=True).clamp_(min=1e-12).div_(127)  # (rows, 1)
-        rounded = torch.round(values / scale).to(torch.int8)
-        product = torch._int_mm(rounded, self.weight).float()
-        return torch.addcmul(self.bias, product.mul_(scale), self.scale)
+        result = torch.empty(len(values), len(self.bias), dtype=torch.float32)
+        for start in range(0, len(values), self.ROWS):
+            rows = values[start : start + self.ROWS].float()
+            scale = rows.abs().amax(dim=1, keepdim=True).clamp_(min=1e-12).div_(127)
+            rounded = (rows / scale).round_().to(torch.int8)
+            part = result[start : start + self.ROWS]
+            part.copy_(torch._int_mm(rounded, self.weight)).mul_(scale).mul_(self.scale).add_(self.bias)
+        return result
 
 
 LINEARS: dict[str, type[Linear]] = {"fp32": Float32, "bf16": BFloat16, "int8": Int8}
