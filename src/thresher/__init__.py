@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thresher.config import PruneConfig, TrainConfig
+    from thresher.engine.engine import Engine
     from thresher.errors import ThresherError
     from thresher.evaluation.explain import explain
     from thresher.evaluation.quality import evaluate
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from thresher.training.trainer import Trainer
 
 __all__ = [
+    "Engine",
     "PruneConfig",
     "ThresherError",
     "TrainConfig",
@@ -34,6 +36,7 @@ __all__ = [
 _HOME = {
     "PruneConfig": "thresher.config",
     "TrainConfig": "thresher.config",
+    "Engine": "thresher.engine.engine",
     "ThresherError": "thresher.errors",
     "Trainer": "thresher.training.trainer",
     "evaluate": "thresher.evaluation.quality",

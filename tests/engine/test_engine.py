@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.models.families import FAMILIES, LAYERS, LENGTHS, SOME, prune_with_, ragged, tiny_model
+from tests.models.families import FAMILIES, LAYERS, LENGTHS, SEPARATOR, SOME, prune_with_, ragged, tiny_model
 from thresher.config import PruneConfig
+from thresher.engine.backends import cpu
 from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.reference import Reference
 from thresher.engine.engine import Engine
@@ -46,6 +47,56 @@ def test_dropping_equals_masking_to_the_last_digit(name: str) -> None:
     torch.testing.assert_close(output.logits, expected, atol=1e-10, rtol=1e-10)
     assert torch.equal(output.kept[:, :-1], trace.kept()[:, :-1])
     assert int(output.kept[:, -2].sum()) < sum(LENGTHS)
+
+
+VARIANTS: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {
+    "separators": (SOME, {"protect": ("first", "separators"), "separator_id": SEPARATOR}),
+    "first segment": (SOME, {"protect": ("first", "first_segment"), "separator_id": SEPARATOR}),
+    "paper scale": ((0.05, 0.08, 0.1, 0.1), {"scale": "paper"}),
+    "all but the first at layer 2": ((0.5, math.inf, 0.5, 0.5), {}),
+    "quiet and negative": ((0.0, -1.0, 0.9, 0.0), {}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_rule_of_the_gates_holds_in_the_engine(name: str, variant: str) -> None:
+    """Also with separators and with padding ids inside a text, which RoBERTa's kind leaves out of its positions."""
+    thresholds, settings = VARIANTS[variant]
+    model = tiny_model(name)
+    prune_with_(model, thresholds, **settings)
+    inputs = ragged(model)
+    inputs["input_ids"][0, 4] = inputs["input_ids"][4, 9] = SEPARATOR
+    inputs["input_ids"][2, 3] = model.config.pad_token_id
+    with torch.inference_mode():
+        expected = model(**inputs).logits
+    trace = gates_of(model).trace
+    assert trace is not None
+    output = engine_with(model, Reference(torch.float64)).logits(sequences(inputs))
+    torch.testing.assert_close(output.logits, expected, atol=1e-9, rtol=1e-9)
+    assert torch.equal(output.kept[:, :-1], trace.kept()[:, :-1])
+    fast = engine_with(model, Cpu()).logits(sequences(inputs))
+    assert torch.equal(fast.kept, output.kept)
+    torch.testing.assert_close(fast.logits, expected.float(), atol=1e-3, rtol=1e-3)
+
+
+def test_big_groups_are_computed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = attached("mpnet")
+    inputs = sequences(ragged(model, (7, 7, 7, 7, 7, 3)))
+    whole = engine_with(model, Cpu()).logits(inputs)
+    monkeypatch.setattr(cpu, "PROBABILITIES", 2 * 4 * 7 * 7)
+    pieces = engine_with(model, Cpu()).logits(inputs)
+    assert torch.equal(whole.kept, pieces.kept)
+    torch.testing.assert_close(whole.logits, pieces.logits)
+
+
+def test_token_types_of_one_text_do_not_change_another() -> None:
+    engine = engine_with(attached("bert"), Cpu())
+    ids = [[11, 12, 13], [14, 15]]
+    alone = engine.logits([ids[0]], [[0, 1, 1]])
+    mixed = engine.logits(ids, [[0, 1, 1], None])
+    torch.testing.assert_close(mixed.logits[0], alone.logits[0], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(alone.logits[0], engine.logits([ids[0]]).logits[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -1,6 +1,7 @@
 """Texts in, predictions out: order, windows, bad texts, and agreement with the attached model on real weights."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,48 @@ def test_regression_gives_values() -> None:
     found = Engine.from_model(model, tiny_tokenizer(), dtype="fp32").classify(TEXTS)
     assert all(item.value is not None and item.label is None for item in found)
     assert torch.tensor([item.value for item in found]).unique().numel() > 1
+
+
+def test_a_failing_source_gives_what_it_gave_before(engine: Engine) -> None:
+    def broken() -> Iterator[str]:
+        yield from TEXTS
+        raise OSError("the disk is gone")
+
+    stream, found = engine.predict(broken(), window=2), []
+    with pytest.raises(OSError, match="the disk is gone"):
+        for item in stream:
+            found.append(item)
+    assert len(found) == len(TEXTS)
+
+
+def test_a_text_the_tokenizer_fails_on_harms_only_itself() -> None:
+    inner = tiny_tokenizer()
+
+    def tokenizer(texts: list[str], pairs: Any = None, **settings: Any) -> Any:
+        if any("poison" in text for text in texts):
+            raise ValueError("cannot")
+        found = inner(texts, pairs, **settings)
+        found["input_ids"] = [
+            [] if text == "nothing" else ids for text, ids in zip(texts, found["input_ids"], strict=True)
+        ]
+        return found
+
+    engine = Engine.from_model(tiny_model("bert"), tokenizer, dtype="fp32")
+    good, poison, nothing, last = engine.classify(["good film", "poison", "nothing", "film"])
+    assert good.label and last.label
+    assert poison.error == "the tokenizer cannot read the text: cannot"
+    assert nothing.error is not None and "no tokens" in nothing.error
+
+
+def test_threads_may_share_an_engine(engine: Engine) -> None:
+    """A tokenizer keeps its truncation as state, which one thread's call must not leave to another's."""
+    texts = [["film " * 100], ["good film"]] * 20
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(engine.classify, texts))
+    assert [item[0].truncated for item in found] == [True, False] * 20
+
+
+def test_several_labels_at_once_are_refused() -> None:
+    model = tiny_model("bert", problem_type="multi_label_classification")
+    with pytest.raises(ModelError, match="multi_label_classification"):
+        Engine.from_model(model, tiny_tokenizer())

@@ -137,7 +137,7 @@ def _table(result: dict[str, Any]) -> "Table":
         table.add_column(name, justify="right")
     best = _best_rival(result)
     for row in result["rows"]:
-        cost = "-" if row["relative_flops"] is None else f"{row['relative_flops']:.2f}"
+        cost = "-" if row["engine_relative_flops"] is None else f"{row['engine_relative_flops']:.2f}"
         speed = (f"{row['texts_per_s']:.0f}", f"{row['texts_per_s'] / best:.2f}")
         latency = (f"{row['latency_ms_p50']:.1f}", f"{row['latency_ms_p95']:.1f}")
         quality = (f"{100 * row['quality']:.2f}", f"{100 * row['agreement']:.1f}")

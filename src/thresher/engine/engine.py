@@ -1,5 +1,6 @@
 """The engine that users hold: texts in, predictions out, in packed batches that really drop tokens."""
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from thresher.engine.choose import choose_backend
 from thresher.engine.packed import Output, PackedClassifier
 from thresher.engine.texts import EncodedText, encode_texts
 from thresher.engine.weights import read_weights
-from thresher.errors import ConfigError
+from thresher.errors import ConfigError, ModelError
 from thresher.models.attach import GATES_NAME, gates_of
 from thresher.models.checkpoint import MANIFEST, load, load_dense
 
@@ -39,10 +40,14 @@ class Prediction:
 
 
 class Engine:
-    """Classifies texts with a pruned or dense encoder; results never depend on what a text is batched with."""
+    """Classifies texts with a pruned or dense encoder.
+
+    What is dropped from a text never depends on the texts it is batched with, and values only by rounding.
+    """
 
     def __init__(self, packed: PackedClassifier, tokenizer: Any, *, labels: Sequence[str], why: str) -> None:
         self.packed, self.tokenizer, self.labels, self.why = packed, tokenizer, list(labels), why
+        self._tokenizing = threading.Lock()  # a tokenizer keeps its truncation as state: one call at a time
 
     @staticmethod
     def load(path: str | Path, *, backend: str = "auto", dtype: str = "auto", dial: float = 1.0) -> "Engine":
@@ -63,8 +68,11 @@ class Engine:
     ) -> "Engine":
         """From a Hugging Face classifier in memory, with gates or without."""
         chosen, why = choose_backend(backend, dtype)
+        kind = model.config.problem_type
+        if kind == "multi_label_classification" or (kind == "regression" and model.config.num_labels > 1):
+            raise ModelError(f"the engine gives one label or one value per text; problem_type = '{kind}' needs several")
         weights = read_weights(model)
-        if hasattr(model.base_model, GATES_NAME):
+        if hasattr(model.base_model, GATES_NAME) and gates_of(model).mode != "off":
             gates = gates_of(model)
             thresholds, config = gates.thresholds.tolist(), gates.config
         else:
@@ -80,9 +88,7 @@ class Engine:
 
     def logits(self, encoded: Sequence[EncodedText]) -> Output:
         """Logits and kept counts of tokenized texts, as one packed batch."""
-        types = [text.token_types for text in encoded]
-        known = [item for item in types if item is not None]
-        return self.packed.logits([text.input_ids for text in encoded], known if len(known) == len(types) else None)
+        return self.packed.logits([text.input_ids for text in encoded], [text.token_types for text in encoded])
 
     def classify(self, items: Sequence[Item]) -> list[Prediction]:
         """Predictions for texts, or for (text, pair) tuples, in their order."""
@@ -102,16 +108,28 @@ class Engine:
 
     def _stream(self, stream: Iterator[Item], *, max_tokens: int, window: int) -> Iterator[Prediction]:
         with ThreadPoolExecutor(max_workers=1) as pool:
+            failure: list[Exception] = []
 
             def tokenize_next() -> "Future[list[EncodedText]] | None":
-                chunk = list(islice(stream, window))
-                return pool.submit(encode_texts, self.tokenizer, chunk, self.packed.positions) if chunk else None
+                """Read a window and tokenize it in the background; what was read before a failure still counts."""
+                chunk: list[Item] = []
+                try:
+                    chunk.extend(islice(stream, window))
+                except Exception as error:
+                    failure.append(error)
+                return pool.submit(self._encode, chunk) if chunk else None
 
             pending = tokenize_next()
             while pending is not None:
                 encoded = pending.result()
                 pending = tokenize_next()
                 yield from self._predict_window(encoded, max_tokens)
+            if failure:
+                raise failure[0]
+
+    def _encode(self, items: Sequence[Item]) -> list[EncodedText]:
+        with self._tokenizing:
+            return encode_texts(self.tokenizer, items, self.packed.positions)
 
     def _predict_window(self, encoded: list[EncodedText], max_tokens: int) -> list[Prediction]:
         """All of a window's texts, in token-budget batches of similar lengths, back in order."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ class PackedClassifier:
         self.backend, self.config, self.dial = backend, config, dial
         self.thresholds = [0.0 if dial == 0 else float(value) * dial for value in thresholds]
         self.shape: EncoderShape = weights.shape
-        self.positions = len(weights.position)
+        self.positions = weights.positions
         backend.prepare(weights)
 
     def describe(self) -> dict[str, Any]:
@@ -64,29 +64,28 @@ class PackedClassifier:
         }
 
     @torch.inference_mode()
-    def logits(self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int]] | None = None) -> Output:
-        """Classify token sequences of any lengths, in one packed batch."""
+    def logits(
+        self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int] | None] | None = None
+    ) -> Output:
+        """Classify token sequences of any lengths, in one packed batch. Missing token types are zeros."""
         order = sorted(range(len(input_ids)), key=lambda i: -len(input_ids[i]))
         if not order or min(len(ids) for ids in input_ids) == 0:
             raise ModelError("every sequence needs at least one token, and a batch at least one sequence")
         longest = len(input_ids[order[0]])
         if longest > self.positions:
-            raise ModelError(
-                f"{longest} tokens are more than the model's {self.positions} positions; truncate the text"
-            )
-        runs = Ragged.pack([torch.tensor(input_ids[i]) for i in order])
-        types = None if token_types is None else torch.cat([torch.tensor(token_types[i]) for i in order])
-        hidden = self.backend.embed(runs, types)
-        hidden, runs, kept = self._layers(hidden, runs)
-        back = torch.tensor(order)[runs.sequences]  # the input's number of each run
-        logits = torch.empty_like(result := self.backend.head(hidden).cpu())
-        logits[back] = result
-        inverse = torch.empty(len(order), dtype=torch.long)
-        inverse[torch.tensor(order)] = torch.arange(len(order))
-        return Output(logits=logits, kept=kept[inverse])
+            raise ModelError(f"{longest} tokens are more than the model's {self.positions} positions; truncate them")
+        runs = replace(Ragged.pack([torch.tensor(input_ids[i]) for i in order]), sequences=torch.tensor(order))
+        types = None
+        if token_types is not None and any(kinds is not None for kinds in token_types):
+            types = torch.cat([torch.tensor(token_types[i] or [0] * len(input_ids[i])) for i in order])
+        hidden, runs, kept = self._layers(self.backend.embed(runs, types), runs)
+        result = self.backend.head(hidden)
+        logits = torch.empty_like(result)
+        logits[runs.sequences] = result
+        return Output(logits=logits, kept=kept)
 
     def _layers(self, hidden: Tensor, runs: Ragged) -> tuple[Tensor, Ragged, Tensor]:
-        """All layers: the first tokens' last states (batch, width), their runs, and kept counts in packing order."""
+        """All layers: the first tokens' last states (batch, width), their runs, and kept counts in input order."""
         protected = self._protected(runs)
         last = self.shape.layers - 1
         kept = torch.ones(len(runs.sequences), self.shape.layers, dtype=torch.long)
@@ -111,14 +110,19 @@ class PackedClassifier:
         return scores / torch.repeat_interleave(runs.lengths, runs.lengths)
 
     def _protected(self, runs: Ragged) -> Tensor:
-        """(total,) tokens that no threshold may drop, by the same rule as the attached model's, run by run."""
-        flags = [
-            protected_tokens(
-                self.config.protect,
-                alive=torch.ones(1, len(ids), dtype=torch.bool),
-                input_ids=ids[None],
-                separator_id=self.config.separator_id,
-            )[0]
-            for ids in torch.split(runs.values, runs.lengths.tolist())
-        ]
-        return torch.cat(flags)
+        """(total,) tokens that no threshold may drop, by the same rule as the attached model's."""
+        if self.config.protect == ("first",):
+            flags = torch.zeros(len(runs.values), dtype=torch.bool)
+            flags[runs.first] = True
+            return flags
+        return torch.cat(
+            [
+                protected_tokens(
+                    self.config.protect,
+                    alive=torch.ones(1, len(ids), dtype=torch.bool),
+                    input_ids=ids[None],
+                    separator_id=self.config.separator_id,
+                )[0]
+                for ids in torch.split(runs.values, runs.lengths.tolist())
+            ]
+        )

@@ -22,11 +22,11 @@ def encode_texts(tokenizer: Any, items: Sequence[str | tuple[str, str]], positio
     found = [EncodedText([], error=problem) for problem in problems]
     for paired in (False, True):  # a tokenizer takes texts or pairs in one call, not both
         chosen = [i for i in good if isinstance(items[i], tuple) == paired]
-        for i, text in zip(chosen, _call(tokenizer, [items[i] for i in chosen], None), strict=True):
+        for i, text in zip(chosen, _call_each(tokenizer, [items[i] for i in chosen], None), strict=True):
             found[i] = text
         long = [i for i in chosen if len(found[i].input_ids) > positions]
-        for i, text in zip(long, _call(tokenizer, [items[i] for i in long], positions), strict=True):
-            found[i] = replace(text, truncated=True)
+        for i, text in zip(long, _call_each(tokenizer, [items[i] for i in long], positions), strict=True):
+            found[i] = replace(text, truncated=text.error is None)
     return found
 
 
@@ -44,6 +44,16 @@ def _problem(item: Any) -> str | None:
     return None
 
 
+def _call_each(tokenizer: Any, items: Sequence[Any], limit: int | None) -> list[EncodedText]:
+    """One call for all; where it fails, one by one, so that the text at fault is the only one to fail."""
+    try:
+        return _call(tokenizer, items, limit)
+    except Exception as error:  # tokenizers raise many kinds, and none says which text it was
+        if len(items) == 1:
+            return [EncodedText([], error=f"the tokenizer cannot read the text: {error}")]
+        return [found for item in items for found in _call_each(tokenizer, [item], limit)]
+
+
 def _call(tokenizer: Any, items: Sequence[Any], limit: int | None) -> list[EncodedText]:
     if not items:
         return []
@@ -58,4 +68,5 @@ def _call(tokenizer: Any, items: Sequence[Any], limit: int | None) -> list[Encod
         verbose=False,
     )
     types = found["token_type_ids"] if "token_type_ids" in found else [None] * len(items)
-    return [EncodedText(ids, kinds) for ids, kinds in zip(found["input_ids"], types, strict=True)]
+    no_tokens = EncodedText([], error="the text has no tokens; give at least one word")
+    return [EncodedText(ids, kinds) if ids else no_tokens for ids, kinds in zip(found["input_ids"], types, strict=True)]

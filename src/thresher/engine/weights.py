@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from thresher.core.cost import EncoderShape
+from thresher.engine.ragged import Ragged
 from thresher.models.attach import encoder_shape
 from thresher.models.registry import family_of
 
@@ -48,7 +49,9 @@ class Weights:
     """The whole model. `distance_bias` is (2 x positions - 1, heads) by key minus query position, or None."""
 
     word: Tensor  # (vocabulary, embedding width)
-    position: Tensor  # (positions, embedding width), row 0 belongs to the first token
+    position: Tensor  # (rows, embedding width)
+    position_offset: int  # the row of a text's first token
+    uncounted_id: int | None  # see EmbeddingParts
     token_type: Tensor | None
     embedding_norm: Norm
     projection: Affine | None
@@ -59,26 +62,42 @@ class Weights:
     head_output: Affine
     shape: EncoderShape
 
+    @property
+    def positions(self) -> int:
+        """The longest text in tokens."""
+        return len(self.position) - self.position_offset
+
+    def position_rows(self, input_ids: Ragged) -> Tensor:
+        """(total,) row of each token's position embedding."""
+        ids, plain = input_ids.values, input_ids.positions + self.position_offset
+        if self.uncounted_id is None or bool((counted := ids != self.uncounted_id).all()):
+            return plain
+        before = torch.cat([counted.new_zeros(1, dtype=torch.long), counted.long().cumsum(0)])
+        rank = before[1:] - torch.repeat_interleave(before[input_ids.first], input_ids.lengths)
+        return torch.where(counted, rank + self.position_offset - 1, self.uncounted_id)
+
 
 @torch.no_grad()
 def read_weights(model: Any) -> Weights:
     """Copy a Hugging Face classifier's weights, in float32."""
     family, base = family_of(model), model.base_model
     embedding, head = family.embeddings(base), family.head(model)
-    position = _copy(embedding.position.weight)[embedding.position_offset :]
-    made: dict[int, Layer] = {}  # ALBERT's passes share one module, and so share its copy
-    layers = [made.setdefault(id(module), _layer(family.parts(module))) for module in family.layer_sequence(base)]
+    position = _copy(embedding.position.weight)
+    made = {module: _layer(family.parts(module)) for module in family.layers(base)}  # ALBERT's passes share one
     bias = None
     if family.distance_bias is not None:
-        distances = torch.arange(1 - len(position), len(position), device=position.device)
+        reach = len(position) - embedding.position_offset
+        distances = torch.arange(1 - reach, reach, device=position.device)
         bias = _copy(family.distance_bias(base, distances))
     return Weights(
         word=_copy(embedding.word.weight),
         position=position,
+        position_offset=embedding.position_offset,
+        uncounted_id=embedding.uncounted_id,
         token_type=None if embedding.token_type is None else _copy(embedding.token_type.weight),
         embedding_norm=_norm(embedding.norm),
         projection=None if embedding.projection is None else _affine(embedding.projection),
-        layers=layers,
+        layers=[made[module] for module in family.layer_sequence(base)],
         distance_bias=bias,
         head_dense=_affine(head.dense),
         head_activation=head.activation,
@@ -87,13 +106,13 @@ def read_weights(model: Any) -> Weights:
     )
 
 
-def converted(weights: Weights, *, dtype: torch.dtype, device: str = "cpu") -> Weights:
-    """The same weights in another dtype and place; a layer that several passes share stays one layer."""
+def converted(weights: Weights, *, dtype: torch.dtype) -> Weights:
+    """The same weights in another dtype; a layer that several passes share stays one layer."""
     seen: dict[int, Any] = {}
 
     def convert(part: Any) -> Any:
         if isinstance(part, Tensor):
-            return part.to(dtype=dtype, device=device)
+            return part.to(dtype)
         if isinstance(part, list):
             return [convert(item) for item in part]
         if isinstance(part, Affine | Norm | Layer | Weights):

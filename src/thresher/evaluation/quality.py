@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thresher.core.cost import EncoderShape, dense_macs, engine_macs, flops, paper_macs, relative_flops
+from thresher.core.cost import EncoderShape, dense_macs, engine_relative_flops, flops, paper_macs, relative_flops
 from thresher.errors import DataError
 from thresher.models.attach import encoder_shape
 from thresher.models.predict import Predictions, predict
@@ -83,18 +83,12 @@ def evaluate(
         gflops_dense=float(flops(dense).double().mean()) / 1e9,
         gflops=float(flops(spent).double().mean()) / 1e9,
         relative_flops=float(relative_flops(shape, found.lengths, found.kept)) if found.kept is not None else None,
-        engine_relative_flops=_engine_relative(shape, found),
+        engine_relative_flops=(
+            engine_relative_flops(shape, found.lengths, found.kept) if found.kept is not None else None
+        ),
         kept_per_layer=found.kept.double().mean(dim=0).tolist() if found.kept is not None else None,
         quartiles=_by_quartile(task, shape, found, labels),
     )
-
-
-def _engine_relative(shape: EncoderShape, found: Predictions) -> float | None:
-    if found.kept is None:
-        return None
-    whole = found.lengths[:, None].expand(-1, shape.layers).contiguous()
-    spent, dense = engine_macs(shape, found.lengths, found.kept), engine_macs(shape, found.lengths, whole)
-    return float(spent.sum() / dense.sum())
 
 
 def _by_quartile(task: Task, shape: EncoderShape, found: Predictions, labels: Any) -> list[Quartile]:

@@ -1,8 +1,10 @@
 """Honest speed: the same texts in the same order through every contender, interleaved, against the strongest of them.
 
-A contender takes a batch of token sequences and returns logits (batch, outputs). Tokenization is left out on all sides.
+A contender takes a batch of token sequences and returns logits. Tokenization is left out on all sides; padding and
+packing are timed.
 """
 
+import copy
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -13,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thresher.core.cost import EncoderShape, relative_flops
+from thresher.core.cost import EncoderShape, engine_relative_flops
 from thresher.engine.engine import Engine
 from thresher.tasks.encode import Encoded, collate
 from thresher.tasks.task import Task
 
-Run = Callable[[Sequence[Encoded]], Tensor]
+Run = Callable[[Sequence[Encoded]], tuple[Tensor, Tensor | None]]  # logits (batch, outputs), kept (batch, layers)
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,6 @@ class Contender:
     dtype: str
     run: Run
     length_sorted: bool = False
-    kept: Callable[[], tuple[Tensor, Tensor]] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,42 +46,36 @@ class Speed:
     latency_ms_p95: float
     quality: float
     agreement: float
-    relative_flops: float | None
+    engine_relative_flops: float | None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def hugging_face(model: Any, *, dtype: str, pad_id: int, length_sorted: bool) -> Contender:
-    """The stock forward with its own attention (SDPA where the family has it), on padded batches."""
+    """The stock forward with its own attention (SDPA where the family has it), on padded batches.
 
-    def run(rows: Sequence[Encoded]) -> Tensor:
+    bf16 means a model converted to bf16, which is faster than autocast.
+    """
+    model = copy.deepcopy(model).to(torch.bfloat16) if dtype == "bf16" else model
+
+    def run(rows: Sequence[Encoded]) -> tuple[Tensor, None]:
         batch = collate(rows, pad_id=pad_id)
         inputs = {name: value for name, value in batch.items() if name != "labels"}
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
-            logits: Tensor = model(**inputs).logits.float()
-        return logits
+        return model(**inputs).logits.float(), None
 
     name = "hugging face, sorted" if length_sorted else "hugging face"
     return Contender(engine=name, dtype=dtype, run=run, length_sorted=length_sorted)
 
 
 def thresher_engine(name: str, engine: Engine) -> Contender:
-    """Our packed engine; remembers what it kept, to count FLOPs."""
-    lengths: list[Tensor] = []
-    kept: list[Tensor] = []
+    """Our packed engine."""
 
-    def run(rows: Sequence[Encoded]) -> Tensor:
-        types = [row.token_type_ids for row in rows if row.token_type_ids is not None]
-        output = engine.packed.logits([row.input_ids for row in rows], types if len(types) == len(rows) else None)
-        lengths.append(torch.tensor([len(row.input_ids) for row in rows]))
-        kept.append(output.kept)
-        return output.logits
+    def run(rows: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
+        output = engine.packed.logits([row.input_ids for row in rows], [row.token_type_ids for row in rows])
+        return output.logits, output.kept
 
-    def seen() -> tuple[Tensor, Tensor]:
-        return torch.cat(lengths), torch.cat(kept)
-
-    return Contender(engine=name, dtype=engine.packed.backend.dtype, run=run, kept=seen)
+    return Contender(engine=name, dtype=engine.packed.backend.dtype, run=run)
 
 
 @torch.inference_mode()
@@ -99,20 +94,23 @@ def race(
 
     The first contender's predictions are what agreement is measured against.
     """
-    times: dict[int, list[float]] = {i: [] for i in range(len(contenders))}
-    logits: dict[int, Tensor] = {}
+    times: list[list[float]] = [[] for _ in contenders]
+    found: list[tuple[Tensor, Tensor | None]] = []
     for turn in range(rounds + 1):
+        found = []
         for i, contender in enumerate(contenders):
-            seconds, found = _one_pass(contender, rows, batch_size)
+            seconds, logits, kept = _one_pass(contender, rows, batch_size)
             if turn > 0:
                 times[i].append(seconds)
-            logits[i] = found
+            found.append((logits, kept))
             on_step()
+    latencies = _latencies(contenders, rows, latency_texts)
     labels = np.array([row.label for row in rows])
+    lengths = torch.tensor([len(row.input_ids) for row in rows])
     results = []
     for i, contender in enumerate(contenders):
         rates = [len(rows) / seconds for seconds in times[i]]
-        latencies = _latencies(contender, rows, latency_texts)
+        logits, kept = found[i]
         results.append(
             Speed(
                 engine=contender.engine,
@@ -120,18 +118,18 @@ def race(
                 texts_per_s=statistics.median(rates),
                 texts_per_s_low=min(rates),
                 texts_per_s_high=max(rates),
-                latency_ms_p50=float(np.quantile(latencies, 0.5)),
-                latency_ms_p95=float(np.quantile(latencies, 0.95)),
-                quality=task.score(logits[i].numpy(), labels)["score"],
-                agreement=_agreement(logits[i], logits[0]),
-                relative_flops=float(relative_flops(shape, *contender.kept())) if contender.kept else None,
+                latency_ms_p50=float(np.quantile(latencies[i], 0.5)),
+                latency_ms_p95=float(np.quantile(latencies[i], 0.95)),
+                quality=task.score(logits.numpy(), labels)["score"],
+                agreement=_agreement(logits, found[0][0]),
+                engine_relative_flops=None if kept is None else engine_relative_flops(shape, lengths, kept),
             )
         )
     return results
 
 
-def _one_pass(contender: Contender, rows: Sequence[Encoded], batch_size: int) -> tuple[float, Tensor]:
-    """Seconds for all rows in batches, and the logits in row order."""
+def _one_pass(contender: Contender, rows: Sequence[Encoded], batch_size: int) -> tuple[float, Tensor, Tensor | None]:
+    """Seconds for all rows in batches, and logits and kept counts in row order."""
     order = list(range(len(rows)))
     if contender.length_sorted:
         order.sort(key=lambda i: len(rows[i].input_ids))
@@ -140,19 +138,21 @@ def _one_pass(contender: Contender, rows: Sequence[Encoded], batch_size: int) ->
     for start in range(0, len(order), batch_size):
         parts.append(contender.run([rows[i] for i in order[start : start + batch_size]]))
     seconds = time.perf_counter() - began
-    return seconds, torch.cat(parts)[torch.tensor(order).argsort()]
+    back = torch.tensor(order).argsort()
+    kept = [part for _, part in parts if part is not None]
+    return seconds, torch.cat([logits for logits, _ in parts])[back], torch.cat(kept)[back] if kept else None
 
 
-def _latencies(contender: Contender, rows: Sequence[Encoded], count: int) -> list[float]:
-    """Milliseconds of single texts, evenly spread over the rows."""
-    chosen = [rows[len(rows) * i // count] for i in range(count)]
-    for row in chosen[:3]:
-        contender.run([row])
-    found = []
-    for row in chosen:
-        began = time.perf_counter()
-        contender.run([row])
-        found.append(1000 * (time.perf_counter() - began))
+def _latencies(contenders: Sequence[Contender], rows: Sequence[Encoded], count: int) -> list[list[float]]:
+    """Milliseconds of single texts, evenly spread over the rows, contenders in turn; three texts warm up."""
+    found: list[list[float]] = [[] for _ in contenders]
+    for number in range(-3, count):
+        row = rows[len(rows) * max(0, number) // count]
+        for i, contender in enumerate(contenders):
+            began = time.perf_counter()
+            contender.run([row])
+            if number >= 0:
+                found[i].append(1000 * (time.perf_counter() - began))
     return found
 
 

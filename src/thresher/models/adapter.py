@@ -37,7 +37,8 @@ class LayerParts:
 class EmbeddingParts:
     """How token ids become the first layer's input: a sum of embeddings, a norm, and sometimes a projection.
 
-    `position_offset` is the row of the first token's position embedding.
+    `position_offset` is the row of the first token's position embedding. Families that number positions by counting the
+    ids that are not padding give that id as `uncounted_id`; it gets the row of its own number.
     """
 
     word: nn.Embedding
@@ -45,6 +46,7 @@ class EmbeddingParts:
     token_type: nn.Embedding | None
     norm: nn.LayerNorm
     position_offset: int
+    uncounted_id: int | None
     projection: nn.Linear | None
 
 

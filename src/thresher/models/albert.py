@@ -42,6 +42,7 @@ def _embeddings(base: Any) -> EmbeddingParts:
         token_type=base.embeddings.token_type_embeddings,
         norm=base.embeddings.LayerNorm,
         position_offset=0,
+        uncounted_id=None,
         projection=base.encoder.embedding_hidden_mapping_in,
     )
 

@@ -41,6 +41,7 @@ def _embeddings(base: Any) -> EmbeddingParts:
         token_type=embeddings.token_type_embeddings,
         norm=embeddings.LayerNorm,
         position_offset=offset,
+        uncounted_id=None if offset == 0 else embeddings.padding_idx,
         projection=getattr(base, "embeddings_project", None),  # ELECTRA with narrow embeddings
     )
 

@@ -37,6 +37,7 @@ def _embeddings(base: Any) -> EmbeddingParts:
         token_type=None,
         norm=base.embeddings.LayerNorm,
         position_offset=0,
+        uncounted_id=None,
         projection=None,
     )
 

@@ -115,7 +115,9 @@ class Gates(nn.Module):
         scores, threshold = scores_in(self.config.scale, relative, alive), self.thresholds[layer]
         trace.scores.append(scores)
         if self.mode == "hard":
-            keep = hard_keep(scores.detach(), threshold.detach(), alive=alive, protected=trace.protected)
+            # At most 0 means that the layer does not prune, even if a score underflows to 0.
+            limit = torch.where(threshold > 0, threshold, float("-inf")).detach()
+            keep = hard_keep(scores.detach(), limit, alive=alive, protected=trace.protected)
             trace.gates.append(keep)
             trace.alive.append(keep)
             return None

@@ -60,6 +60,7 @@ def _embeddings(base: Any) -> EmbeddingParts:
         token_type=None,
         norm=base.embeddings.LayerNorm,
         position_offset=base.embeddings.padding_idx + 1,
+        uncounted_id=base.embeddings.padding_idx,
         projection=None,
     )
 

@@ -1,4 +1,4 @@
-"""What a backend computes. The layer loop is in engine.py and the same for all."""
+"""What a backend computes. The layer loop is in packed.py and the same for all."""
 
 from typing import Protocol
 

@@ -4,7 +4,8 @@ Products run in fp32, bf16 or int8; attention and scores always in fp32, because
 decide what is dropped.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,23 @@ from torch import Tensor
 from thresher.engine.backends.linear import LINEARS, Linear
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import Affine, Layer, Norm, Weights, converted
+
+# Attention probabilities held at a time, in numbers: 16 MiB of them, whatever the batch.
+PROBABILITIES = 2**22
+
+
+@dataclass(frozen=True)
+class CpuLayer:
+    """A layer with its matrices converted; the fp32 originals are not kept."""
+
+    heads: int
+    qkv: Linear
+    attention_output: Linear
+    attention_norm: Norm
+    ffn_in: Linear
+    activation: Callable[[Tensor], Tensor]
+    ffn_out: Linear
+    output_norm: Norm
 
 
 class Cpu:
@@ -24,72 +42,62 @@ class Cpu:
     def __init__(self, dtype: str = "fp32") -> None:
         self.dtype = dtype
         # int8 products take and give float32; only bf16 keeps its activations in half precision.
-        self.stream = torch.bfloat16 if dtype == "bf16" else torch.float32
+        self.activation_dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
 
     def prepare(self, weights: Weights) -> None:
-        self.weights = weights = converted(weights, dtype=torch.float32)
-        kind = LINEARS[self.dtype]
-        # ALBERT's passes share one layer, and so share its converted matrices.
-        made: dict[int, dict[str, Linear]] = {}
-        self.layers = [made.setdefault(id(layer), self._convert(layer, kind)) for layer in weights.layers]
-        last = weights.layers[-1].qkv
-        width = weights.shape.width
+        weights = converted(weights, dtype=torch.float32)
+        kind, last, width = LINEARS[self.dtype], weights.layers[-1].qkv, weights.shape.width
+        made = {id(layer): self._convert(layer, kind) for layer in weights.layers}  # ALBERT's passes share one
+        self.layers = [made[id(layer)] for layer in weights.layers]
         self.last_query = kind(Affine(last.weight[:width], last.bias[:width]))
         self.last_key_value = kind(Affine(last.weight[width:], last.bias[width:]))
-        norms = [norm for layer in weights.layers for norm in (layer.attention_norm, layer.output_norm)]
-        self.norms = {id(norm): self._norm(norm) for norm in norms}
+        self.weights = replace(weights, layers=[])
 
     def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
         weights = self.weights
-        total = F.embedding(input_ids.values, weights.word) + weights.position[input_ids.positions]
+        total = F.embedding(input_ids.values, weights.word) + weights.position[weights.position_rows(input_ids)]
         if weights.token_type is not None:
             total += weights.token_type[0] if token_types is None else weights.token_type[token_types]
-        norm = weights.embedding_norm
-        hidden = F.layer_norm(total, total.shape[-1:], norm.weight, norm.bias, norm.epsilon)
+        hidden = _normed(total, weights.embedding_norm)
         if weights.projection is not None:
             hidden = F.linear(hidden, weights.projection.weight, weights.projection.bias)
-        return hidden.to(self.stream)
+        return hidden.to(self.activation_dtype)
 
     def attend(self, index: int, hidden: Tensor, runs: Ragged, *, scored: bool) -> tuple[Tensor, Tensor | None]:
-        heads, width = self.weights.layers[index].heads, hidden.shape[-1]
-        qkv = self.layers[index]["qkv"](hidden)
+        layer, width = self.layers[index], hidden.shape[-1]
+        qkv = layer.qkv(hidden)
         context = torch.empty(len(hidden), width, dtype=torch.float32)
         scores = torch.empty(len(hidden), dtype=torch.float32) if scored else None
-        for start, count, length in groups_of_equal_length(runs):
+        for start, count, length in groups_of_equal_length(runs, heads=layer.heads):
             rows = slice(start, start + count * length)
-            block = qkv[rows].view(count, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
-            query, key, value = block.to(torch.float32, memory_format=torch.contiguous_format)
-            logits = torch.matmul(query, key.transpose(2, 3)).mul_(query.shape[-1] ** -0.5)
-            bias = self._bias(runs, rows, count=count, length=length)
-            probabilities = torch.softmax(logits if bias is None else logits.add_(bias), dim=-1)
+            query, key, value = _by_head(qkv[rows], parts=3, count=count, heads=layer.heads)
+            positions = runs.positions[rows].view(count, length)
+            probabilities = self._probabilities(query, key, at=positions, of=positions)
             context[rows] = torch.matmul(probabilities, value).transpose(1, 2).reshape(count * length, width)
             if scores is not None:
-                scores[rows] = probabilities.sum(dim=(1, 2)).div_(heads).flatten()
-        return context.to(self.stream), scores
+                scores[rows] = probabilities.sum(dim=(1, 2)).div_(layer.heads).flatten()
+        return context.to(self.activation_dtype), scores
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
-        heads, width = self.weights.layers[index].heads, hidden.shape[-1]
+        heads, width = self.layers[index].heads, hidden.shape[-1]
         queries = self.last_query(hidden[runs.first]).view(-1, heads, 1, width // heads).float()
         key_value = self.last_key_value(hidden)
         context = torch.empty(len(queries), width, dtype=torch.float32)
         done = 0
-        for start, count, length in groups_of_equal_length(runs):
-            rows = slice(start, start + count * length)
-            block = key_value[rows].view(count, length, 2, heads, -1).permute(2, 0, 3, 1, 4)
-            key, value = block.to(torch.float32, memory_format=torch.contiguous_format)
-            query = queries[done : done + count]
-            logits = torch.matmul(query, key.transpose(2, 3)).mul_(query.shape[-1] ** -0.5)
-            bias = self._bias(runs, rows, count=count, length=length, first_only=True)
-            probabilities = torch.softmax(logits if bias is None else logits.add_(bias), dim=-1)
-            context[done : done + count] = torch.matmul(probabilities, value).reshape(count, width)
+        for start, count, length in groups_of_equal_length(runs, heads=heads):
+            rows, texts = slice(start, start + count * length), slice(done, done + count)
+            key, value = _by_head(key_value[rows], parts=2, count=count, heads=heads)
+            positions = runs.positions[rows].view(count, length)
+            probabilities = self._probabilities(queries[texts], key, at=positions[:, :1], of=positions)
+            context[texts] = torch.matmul(probabilities, value).reshape(count, width)
             done += count
-        return context.to(self.stream)
+        return context.to(self.activation_dtype)
 
     def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
-        layer, linears = self.weights.layers[index], self.layers[index]
-        attended = self._normed(linears["attention_output"](context).add_(hidden), layer.attention_norm)
-        inner = layer.activation(linears["ffn_in"](attended))
-        return self._normed(linears["ffn_out"](inner).add_(attended), layer.output_norm)
+        layer = self.layers[index]
+        attended = _normed(layer.attention_output(context).add_(hidden), layer.attention_norm)
+        inner = layer.activation(layer.ffn_in(attended))
+        return _normed(layer.ffn_out(inner).add_(attended), layer.output_norm)
 
     def head(self, hidden: Tensor) -> Tensor:
         """In fp32: one row per text, so its speed does not matter and its precision does."""
@@ -97,33 +105,48 @@ class Cpu:
         pooled = weights.head_activation(F.linear(hidden, weights.head_dense.weight, weights.head_dense.bias))
         return F.linear(pooled, weights.head_output.weight, weights.head_output.bias)
 
-    def _bias(self, runs: Ragged, rows: slice, *, count: int, length: int, first_only: bool = False) -> Tensor | None:
-        """(count, heads, queries, keys) relative position bias from original positions, or None."""
+    def _probabilities(self, query: Tensor, key: Tensor, *, at: Tensor, of: Tensor) -> Tensor:
+        """(count, heads, queries, keys) in fp32; at (count, queries), of (count, keys): original positions."""
+        logits = torch.matmul(query, key.transpose(2, 3)).mul_(query.shape[-1] ** -0.5)
         table = self.weights.distance_bias
-        if table is None:
-            return None
-        positions = runs.positions[rows].view(count, length)
-        queries = positions[:, :1] if first_only else positions
-        distance = positions[:, None, :] - queries[:, :, None] + len(table) // 2
-        return table[distance].permute(0, 3, 1, 2)
+        if table is not None:
+            distance = of[:, None, :] - at[:, :, None] + len(table) // 2
+            logits += table[distance].permute(0, 3, 1, 2)
+        return torch.softmax(logits, dim=-1)
 
-    def _convert(self, layer: Layer, kind: type[Linear]) -> dict[str, Linear]:
-        return {name: kind(getattr(layer, name)) for name in ("qkv", "attention_output", "ffn_in", "ffn_out")}
+    def _convert(self, layer: Layer, kind: type[Linear]) -> CpuLayer:
+        def norm(given: Norm) -> Norm:
+            return Norm(given.weight.to(self.activation_dtype), given.bias.to(self.activation_dtype), given.epsilon)
 
-    def _norm(self, norm: Norm) -> Norm:
-        return Norm(norm.weight.to(self.stream), norm.bias.to(self.stream), norm.epsilon)
+        return CpuLayer(
+            heads=layer.heads,
+            qkv=kind(layer.qkv),
+            attention_output=kind(layer.attention_output),
+            attention_norm=norm(layer.attention_norm),
+            ffn_in=kind(layer.ffn_in),
+            activation=layer.activation,
+            ffn_out=kind(layer.ffn_out),
+            output_norm=norm(layer.output_norm),
+        )
 
-    def _normed(self, values: Tensor, norm: Norm) -> Tensor:
-        own = self.norms[id(norm)]
-        return F.layer_norm(values, values.shape[-1:], own.weight, own.bias, own.epsilon)
 
-
-def groups_of_equal_length(runs: Ragged) -> Iterator[tuple[int, int, int]]:
-    """Neighbouring runs of one length: (first row, number of runs, length)."""
+def groups_of_equal_length(runs: Ragged, *, heads: int = 1) -> Iterator[tuple[int, int, int]]:
+    """Neighbouring runs of one length: (first row, number of runs, length); big groups in pieces."""
     start, count, length = 0, 0, 0
     for size in runs.lengths.tolist():
-        if size != length and count:
+        full = (count + 1) * heads * size * size > PROBABILITIES
+        if count and (size != length or full):
             yield start, count, length
             start, count = start + count * length, 0
         length, count = size, count + 1
     yield start, count, length
+
+
+def _by_head(packed: Tensor, *, parts: int, count: int, heads: int) -> Tensor:
+    """(rows, parts x width) -> (parts, count, heads, length, head width), in fp32."""
+    block = packed.view(count, len(packed) // count, parts, heads, -1).permute(2, 0, 3, 1, 4)
+    return block.to(torch.float32, memory_format=torch.contiguous_format)
+
+
+def _normed(values: Tensor, norm: Norm) -> Tensor:
+    return F.layer_norm(values, values.shape[-1:], norm.weight, norm.bias, norm.epsilon)

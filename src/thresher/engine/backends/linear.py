@@ -54,7 +54,7 @@ class Int8:
             scale = rows.abs().amax(dim=1, keepdim=True).clamp_(min=1e-12).div_(127)
             rounded = (rows / scale).round_().to(torch.int8)
             part = result[start : start + self.ROWS]
-            part.copy_(torch._int_mm(rounded, self.weight)).mul_(scale).mul_(self.scale).add_(self.bias)
+            part.copy_(torch._int_mm(rounded, self.weight)).mul_(self.scale).mul_(scale).add_(self.bias)
         return result
 
 

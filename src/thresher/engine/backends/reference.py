@@ -1,4 +1,4 @@
-"""The readable truth: plain torch, one sequence at a time, any device, any dtype."""
+"""The readable truth: plain torch, one sequence at a time, in any floating dtype."""
 
 import math
 
@@ -17,21 +17,21 @@ class Reference:
     name = "reference"
     longest_first = False
 
-    def __init__(self, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
-        self.torch_dtype, self.device = dtype, device
-        self.dtype = str(dtype).removeprefix("torch.")
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self.torch_dtype = dtype
+        self.dtype = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float64: "fp64"}[dtype]
 
     def prepare(self, weights: Weights) -> None:
-        self.weights = converted(weights, dtype=self.torch_dtype, device=self.device)
+        self.weights = converted(weights, dtype=self.torch_dtype)
         # Scores decide what is dropped: their bias stays exact.
         self.distance_bias = weights.distance_bias
 
     def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
         weights = self.weights
-        ids, positions = input_ids.values.to(self.device), input_ids.positions.to(self.device)
-        total = weights.word[ids] + weights.position[positions]
+        ids = input_ids.values
+        total = weights.word[ids] + weights.position[weights.position_rows(input_ids)]
         if weights.token_type is not None:
-            types = torch.zeros_like(ids) if token_types is None else token_types.to(self.device)
+            types = torch.zeros_like(ids) if token_types is None else token_types
             total = total + weights.token_type[types]
         hidden = self.norm(total, weights.embedding_norm)
         return hidden if weights.projection is None else self.linear(hidden, weights.projection)
