@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from thresher.evaluation.quality import evaluate
     from thresher.models.attach import gates_of, prune_, unprune_
     from thresher.models.checkpoint import load, save
-    from thresher.tasks import load_task
+    from thresher.tasks import load_file_task, load_task
     from thresher.training.trainer import Trainer
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "explain",
     "gates_of",
     "load",
+    "load_file_task",
     "load_task",
     "prune_",
     "save",
@@ -46,11 +47,16 @@ _HOME = {
     "unprune_": "thresher.models.attach",
     "load": "thresher.models.checkpoint",
     "save": "thresher.models.checkpoint",
+    "load_file_task": "thresher.tasks",
     "load_task": "thresher.tasks",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from thresher.records import thresher_version
+
+        return thresher_version()
     if name not in _HOME:
         raise AttributeError(f"module 'thresher' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOME[name]), name)

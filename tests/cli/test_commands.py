@@ -23,7 +23,7 @@ class TestEval:
         found = done.json()
         assert found["run"] == str(finished)
         assert set(found["versions"]) >= {"python", "torch", "transformers"}
-        pruned, dense = found["splits"]["test"]["pruned"], found["splits"]["test"]["same weights, dense"]
+        pruned, dense = found["splits"]["test"]["pruned"], found["splits"]["test"]["unpruned"]
         assert 0 <= pruned["metrics"]["accuracy"] <= 1
         assert 0 < pruned["relative_flops"] < 1
         assert dense["relative_flops"] is None
@@ -146,3 +146,30 @@ def test_manifest_is_plain_json(finished: Path) -> None:
         raise AssertionError(f"{word} is not JSON")
 
     json.loads((finished / "thresher.json").read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+def test_a_run_saved_from_python_can_be_measured(stock: Stock, tmp_path: Path) -> None:
+    """The README's example: what the trainer knows of the task is saved with the model."""
+    import thresher as package
+    from thresher.models.checkpoint import load_dense
+
+    model, tokenizer = load_dense(stock.bare, num_labels=2)
+    task = package.load_file_task(str(stock.rows))
+    package.prune_(model)
+    config = package.TrainConfig(max_steps=2, target_flops=0.6, precision="fp32", evals_per_stage=1)
+    package.Trainer(model, tokenizer, task, config, device="cpu").fit()
+    package.save(model, tokenizer, tmp_path / "mine")
+    found = json.loads(tiny.succeeds("eval {run} --test {test} --json", run=tmp_path / "mine", test=stock.test).out)
+    assert set(found["splits"]["test"]) == {"pruned", "unpruned"}
+    said = tiny.succeeds("explain {run} film", run=tmp_path / "mine").out
+    assert "negative" in said or "positive" in said
+
+
+def test_version() -> None:
+    import thresher as package
+
+    assert tiny.succeeds("--version").out.strip() == package.__version__
+
+
+def test_help_shows_the_tables_of_the_configuration_file() -> None:
+    assert "[prune] and [train]" in " ".join(tiny.succeeds("prune --help").out.replace("│", " ").split())

@@ -73,7 +73,7 @@ def test_resumed_run_is_the_uninterrupted_one(
         stopped = tiny.thresher(PRUNE, **places, out=out)
     assert stopped.code == 1
     assert stopped.err.splitlines() == [
-        "error: interrupted; a training run goes on from its last saved state with --resume"
+        "error: interrupted; a run that has saved its state in OUT.partial goes on with --resume"
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["run.partial"]
 

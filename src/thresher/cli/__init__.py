@@ -4,7 +4,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,6 @@ from thresher.errors import ConfigError, RunError, ThresherError
 
 app = typer.Typer(
     name="thresher",
-    help="Learned token pruning for transformer encoders: learn which tokens a model can drop, then drop them.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -30,7 +29,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **options)
         except KeyboardInterrupt as stop:
-            raise RunError("interrupted; a training run goes on from its last saved state with --resume") from stop
+            raise RunError("interrupted; a run that has saved its state in OUT.partial goes on with --resume") from stop
 
     return run
 
@@ -44,6 +43,22 @@ for name, command in (
     ("doctor", doctor.doctor),
 ):
     app.command(name)(_interruptible(command))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from thresher.records import thresher_version
+
+        print(thresher_version())
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")]
+
+
+@app.callback()
+def thresher(version: Version = False) -> None:
+    """Learned token pruning for transformer encoders: learn which tokens a model can drop, then drop them."""
 
 
 def main() -> None:

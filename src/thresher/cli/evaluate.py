@@ -21,7 +21,9 @@ from thresher.cli.options import (
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from torch import Tensor
 
+    from thresher.models.checkpoint import Checkpoint
     from thresher.tasks import Task
 
 
@@ -30,9 +32,9 @@ def evaluate(
     task: TaskName = None,
     data: DataFolder = None,
     test: TestFile = None,
-    text_column: TextColumn = "text",
+    text_column: TextColumn = None,
     pair_column: PairColumn = None,
-    label_column: LabelColumn = "label",
+    label_column: LabelColumn = None,
     max_length: Annotated[int | None, typer.Option(help="longest sequence in tokens; default: as trained")] = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -43,7 +45,7 @@ def evaluate(
     """
     from thresher.cli.output import console, layers_table, print_json, quality_table, quartile_table, quiet_libraries
     from thresher.errors import ConfigError, DataError
-    from thresher.models.checkpoint import load, read_manifest
+    from thresher.models.checkpoint import load, load_dense, read_manifest
     from thresher.records import provenance
 
     if max_length is not None and max_length < 4:
@@ -59,11 +61,10 @@ def evaluate(
         raise DataError(f"{run} has {outputs} outputs, but task {rows.spec.name} has {rows.spec.num_labels}")
     checkpoint.model.to(place)
     length = max_length or trained_length(manifest)
+    teacher = load_dense(run / "dense", whole=True)[0].state_dict() if (run / "dense").is_dir() else None
     screen = console(as_json)
     found = {
-        split: evaluate_both(
-            checkpoint.model, checkpoint.tokenizer, rows, split=split, max_length=length, screen=screen
-        )
+        split: evaluate_models(checkpoint, teacher, rows, split=split, max_length=length, screen=screen)
         for split in rows.test
     }
     for split, models in found.items():
@@ -72,28 +73,44 @@ def evaluate(
         screen.print(quartile_table(models["pruned"]))
         if models["pruned"]["truncated"]:
             screen.print(f"{models['pruned']['truncated']} of {models['pruned']['rows']} rows were truncated")
-    screen.print("'same weights, dense' is this run without pruning; relative FLOPs in the paper's accounting")
+    screen.print("dense: the fine-tuned model that pruning started from; unpruned: this run's weights, nothing dropped")
     if as_json:
         print_json({"run": str(run), "task": rows.spec.name, "splits": found, **provenance(device=place, seed=None)})
 
 
-def evaluate_both(
-    model: Any, tokenizer: Any, task: "Task", *, split: str, max_length: int | None, screen: "Console"
+def evaluate_models(
+    checkpoint: "Checkpoint",
+    teacher: "dict[str, Tensor] | None",
+    task: "Task",
+    *,
+    split: str,
+    max_length: int | None,
+    screen: "Console",
 ) -> dict[str, dict[str, Any]]:
-    """The run pruned, and the same weights without pruning, with a progress bar."""
+    """The dense teacher where the run has it, the run pruned, and its weights without pruning, with a progress bar."""
     from rich.progress import Progress
 
     from thresher.evaluation.quality import evaluate as measure
 
-    found = {}
+    model, found = checkpoint.model, {}
+    own = {name: value.clone() for name, value in model.state_dict().items()}
     with Progress(console=screen, transient=True) as bars:
-        for name, pruned in (("pruned", True), ("same weights, dense", False)):
+        for name, weights in (("dense", teacher), ("pruned", own), ("unpruned", own)):
+            if weights is None:
+                continue
+            model.load_state_dict(weights, strict=weights is own)
             bar = bars.add_task(f"{split}: {name}", total=None)
 
             def advance(done: int, total: int, bar: Any = bar) -> None:
                 bars.update(bar, completed=done, total=total)
 
             found[name] = measure(
-                model, tokenizer, task, split=split, max_length=max_length, pruned=pruned, on_batch=advance
+                model,
+                checkpoint.tokenizer,
+                task,
+                split=split,
+                max_length=max_length,
+                pruned=name == "pruned",
+                on_batch=advance,
             ).to_dict()
     return found

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thresher.cli.options import AsJson
+from thresher.cli.options import AsJson, trained_length
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,12 +34,14 @@ def explain(
         raise DataError("the text is empty; give at least one word")
     quiet_libraries()
     checkpoint = load(run)
-    found = explain_text(checkpoint.model, checkpoint.tokenizer, text, pair)
+    length = trained_length(checkpoint.manifest)
+    found = explain_text(checkpoint.model, checkpoint.tokenizer, text, pair, max_length=length)
     if svg is not None:
         try:
             write_text(svg, picture([found]))
         except OSError as error:
             raise RunError(f"cannot write {svg}: {error.strerror}; choose another --svg") from error
+        console(as_json).print(f"picture written to {svg}", markup=False)
     if as_json:
         print_json(found.to_dict())
     else:
@@ -71,7 +73,7 @@ def print_explanation(screen: "Console", found: "Explanation") -> None:
     cost = f"tokens {len(found.tokens)} -> {kept}   relative FLOPs {found.relative_flops:.2f}"
     screen.print(f"-> [bold]{escape(decision)}[/bold]   {cost}")
     if found.truncated:
-        screen.print("[yellow]the text was longer than the model's positions and was truncated[/yellow]")
+        screen.print("[yellow]the text was longer than in training and was truncated[/yellow]")
 
 
 def print_legend(screen: "Console", layers: int) -> None:

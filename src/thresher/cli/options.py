@@ -15,16 +15,16 @@ DataFolder = Annotated[
     Path | None, typer.Option("--data", help="folder with TASK/train*.jsonl[.xz] and TASK/validation*.jsonl[.xz]")
 ]
 TestFile = Annotated[Path | None, typer.Option("--test", help="your own test rows: CSV, TSV, JSONL or Parquet")]
-TextColumn = Annotated[str, typer.Option("--text-column", help="column with the text")]
+TextColumn = Annotated[str | None, typer.Option("--text-column", help="column with the text")]
 PairColumn = Annotated[str | None, typer.Option("--pair-column", help="column with the second text, if there is one")]
-LabelColumn = Annotated[str, typer.Option("--label-column", help="column with the label")]
+LabelColumn = Annotated[str | None, typer.Option("--label-column", help="column with the label")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="print one JSON line on standard output, the rest on standard error")
 ]
 
 
-Columns = tuple[str, str | None, str]  # text, pair, label
+Columns = tuple[str | None, str | None, str | None]  # text, pair, label; None: as trained
 
 
 def load_named_task(name: str, data: Path | None) -> "Task":
@@ -48,13 +48,29 @@ def load_test_rows(
     if task is not None and test is not None:
         raise ConfigError("give either --task NAME or --test FILE, not both")
     if test is not None:
-        labels = tuple(trained_on.get("labels", ()))
+        known = trained_on.get("columns", {})
         text, pair, label = columns
-        return load_test_file(test, text_column=text, pair_column=pair, label_column=label, labels=labels)
+        return load_test_file(
+            test,
+            text_column=text or known.get("text") or "text",
+            pair_column=pair or known.get("pair"),
+            label_column=label or known.get("label") or "label",
+            labels=_class_names(run, trained_on),
+        )
     name = task or trained_on.get("name")
     if name not in task_names() and task is None:
         raise ConfigError(f"{run} was trained on your own files; give rows to measure on with --test FILE")
     return load_named_task(str(name), data)
+
+
+def _class_names(run: Path, trained_on: dict[str, Any]) -> tuple[str, ...]:
+    """The run's classes in order, none for a regression; a model saved without them has them in its config.json."""
+    if "labels" in trained_on:
+        return tuple(trained_on["labels"])
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(run)
+    return tuple(str(config.id2label[i]) for i in range(config.num_labels)) if config.num_labels > 1 else ()
 
 
 def trained_length(manifest: dict[str, Any]) -> int | None:

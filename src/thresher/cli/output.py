@@ -42,13 +42,15 @@ def quality_table(title: str, rows: dict[str, dict[str, Any]]) -> Table:
     """One line per model: its metrics and its cost. rows: name -> Quality.to_dict()."""
     table = Table(title=escape(title), title_justify="left")
     table.add_column("model")
-    for name in next(iter(rows.values()))["metrics"]:
+    names = list(next(iter(rows.values()))["metrics"])
+    names = names if len(names) > 2 else [name for name in names if name != "score"]  # score repeats a single metric
+    for name in names:
         table.add_column(name, justify="right")
     for name in ("relative FLOPs", "GFLOPs per text", "rows"):
         table.add_column(name, justify="right")
     for name, row in rows.items():
         cost = percent(row["relative_flops"] if row["relative_flops"] is not None else 1.0)
-        metrics = [f"{100 * value:.2f}" for value in row["metrics"].values()]
+        metrics = [f"{100 * row['metrics'][name]:.2f}" for name in names]
         table.add_row(name, *metrics, cost, f"{row['gflops']:.3f}", str(row["rows"]))
     return table
 

@@ -55,6 +55,8 @@ def check_output(job: Job) -> None:
     if job.out.exists() and any(job.out.iterdir()) and not (job.out / MANIFEST).is_file():
         raise RunError(f"{job.out} exists and is not a thresher run; choose another --out")
     _check_writable(job.out)
+    if job.resume and not job.work.exists() and (job.out / MANIFEST).is_file():
+        raise RunError(f"nothing to resume: {job.out} is already complete; replace it with --overwrite")
     if job.resume and not job.work.exists():
         raise RunError(f"nothing to resume: {job.work} does not exist; start without --resume")
     if job.resume or job.overwrite:
@@ -205,9 +207,7 @@ def _save(job: Job, model: Any, tokenizer: Any, report: dict[str, Any], *, dense
     from thresher.records import provenance
 
     about = {
-        "task": {"name": job.task.spec.name, "labels": list(job.task.spec.labels), "source": job.task.source},
         "base_model": job.model if dense is None else f"{job.model}, fine-tuned here (see dense/)",
-        "recipe": job.train.to_dict(),
         "quality": report["quality"],
         "seconds": report["seconds"],
         "history": report["history"],

@@ -39,16 +39,18 @@ def prune(
         Path | None, typer.Option("--train", help="your own training rows: CSV, TSV, JSONL, Parquet")
     ] = None,
     test: TestFile = None,
-    text_column: TextColumn = "text",
+    text_column: TextColumn = None,
     pair_column: PairColumn = None,
-    label_column: LabelColumn = "label",
+    label_column: LabelColumn = None,
     regression: Annotated[
         bool | None, typer.Option("--regression/--classes", help="what the labels are; default: decided by looking")
     ] = None,
     target_flops: Annotated[float | None, _train("target_flops")] = None,
     lambda_: Annotated[float | None, typer.Option("--lambda", help=TrainConfig.help_for("lambda_"))] = None,
     recipe: Annotated[str | None, _train("recipe")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with [prune] and [train]; flags override it")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with the tables \\[prune] and \\[train]; flags override it")
+    ] = None,
     finetune: Annotated[str, typer.Option(help="train a head first: auto (if there is none), always, never")] = "auto",
     finetune_epochs: Annotated[float | None, _train("finetune_epochs")] = None,
     soft_epochs: Annotated[float | None, _train("soft_epochs")] = None,
@@ -102,9 +104,9 @@ def prune(
         rows = load_file_task(
             Path(str(train)),
             test=test,
-            text_column=text_column,
+            text_column=text_column or "text",
             pair_column=pair_column,
-            label_column=label_column,
+            label_column=label_column or "label",
             regression=regression,
         )
     job = Job(

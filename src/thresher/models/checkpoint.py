@@ -50,6 +50,7 @@ def save(
     """
     gates = gates_of(model)
     manifest = {
+        **gates.about,
         **(about or {}),
         "format_version": FORMAT_VERSION,
         "model_type": model.config.model_type,

@@ -56,6 +56,7 @@ class Gates(nn.Module):
         self.temperature = 0.1
         self.trace: Trace | None = None
         self.running = False
+        self.about: dict[str, Any] = {}  # what training knows of the model (task, recipe); saved with it
 
     def set_mode(self, mode: str, *, soft_mask: str | None = None) -> None:
         if mode not in MODES:

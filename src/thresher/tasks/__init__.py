@@ -22,5 +22,6 @@ def load_task(name: str, *, data: str | Path | None = None) -> Task:
             raise DataError(f"task movies carries its own data and reads nothing from {data}; leave --data out")
         return load_movies()
     if name not in GLUE_TASKS:
-        raise DataError(f"unknown task '{name}'; known tasks: {', '.join(task_names())}")
+        known = ", ".join(task_names())
+        raise DataError(f"unknown task '{name}'; known tasks: {known}; your own files are read by load_file_task")
     return load_glue(name, None if data is None else Path(data))

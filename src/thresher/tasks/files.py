@@ -48,18 +48,19 @@ class Columns:
 
 
 def load_file_task(
-    train: Path,
+    train: str | Path,
     *,
-    test: Path | None,
-    text_column: str,
+    test: str | Path | None = None,
+    text_column: str = "text",
     pair_column: str | None = None,
-    label_column: str,
+    label_column: str = "label",
     regression: bool | None = None,
 ) -> Task:
     """Read training rows, and test rows from `test` or from a tenth of the training rows chosen by their hash.
 
     `regression=None` decides by the labels: fractions are numbers to predict, everything else names classes.
     """
+    train, test = Path(train), None if test is None else Path(test)
     columns = Columns(text_column, pair_column, label_column)
     table = columns.read(train)
     labels = learn_labels(table, label_column, regression=regression)
@@ -79,6 +80,7 @@ def load_file_task(
         pair_column=pair_column,
         labels=labels.names,
         metrics=("accuracy",) if labels.names else REGRESSION_METRICS,
+        label_column=label_column,
     )
     source = f"{train}: {len(table.rows):,} rows, {len(selection):,} of them for selection; {tested}{leak_note(leaked)}"
     return Task(spec, kept, selection, tests, source)

@@ -27,6 +27,7 @@ class TaskSpec:
     pair_column: str | None
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
+    label_column: str = "label"
 
     def __post_init__(self) -> None:
         known = task_metrics.REGRESSION_METRICS if self.regression else task_metrics.CLASS_METRICS
