@@ -31,7 +31,7 @@ SHORT = {
 }
 LEGEND = (
     "HF: the dense model in Hugging Face, padded (sorted: texts by length); packed: the same in our engine.\n"
-    "x HF: against the fastest HF row. p50, p95: milliseconds of one text. agree: same decisions as HF in fp32.\n"
+    "per s: texts per second. x HF: against the fastest HF row. p50, p95: milliseconds of one text. agree: same decisions as HF in fp32.\n"
     "FLOPs: what the engine computes over what it computes for the dense model."
 )
 
@@ -147,7 +147,7 @@ def _table(result: dict[str, Any]) -> "Table":
     table = Table(title=title, title_justify="left")
     table.add_column("engine", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
-    for name in ("texts/s", "x HF", "p50", "p95", "score", "agree", "FLOPs"):
+    for name in ("per s", "x HF", "p50", "p95", "score", "agree", "FLOPs"):
         table.add_column(name, justify="right")
     best = _best_rival(result)
     for row in result["rows"]:
