@@ -31,7 +31,8 @@ SHORT = {
 }
 LEGEND = (
     "HF: the dense model in Hugging Face, padded (sorted: texts by length); packed: the same in our engine.\n"
-    "per s: texts per second. x HF: against the fastest HF row. p50, p95: milliseconds of one text. agree: same decisions as HF in fp32.\n"
+    "per s: texts per second; x HF: against the fastest HF row; p50, p95: milliseconds of one text;\n"
+    "agree: same decisions as HF in fp32.\n"
     "FLOPs: what the engine computes over what it computes for the dense model."
 )
 
