@@ -5,6 +5,7 @@ stay as they are, so the model trains, moves, copies and saves as before. In mod
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -63,6 +64,14 @@ def gates_of(model: nn.Module) -> Gates:
     if not isinstance(gates, Gates):
         raise ModelError("the model has no gates; call thresher.prune_(model, PruneConfig()) first")
     return gates
+
+
+def name_classes_(model: Any, labels: Sequence[str]) -> None:
+    """Give a model whose classes have no names yet (LABEL_0, ...) these names, in place."""
+    names = dict(enumerate(labels))
+    if names and model.config.id2label == {index: f"LABEL_{index}" for index in names}:
+        model.config.id2label = names
+        model.config.label2id = {name: index for index, name in names.items()}
 
 
 def encoder_shape(model: nn.Module) -> EncoderShape:

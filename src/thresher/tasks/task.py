@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,12 @@ class Task:
     selection: list[Example]
     test: dict[str, list[Example]]
     source: str
+
+    def describe(self) -> dict[str, Any]:
+        """What a saved run remembers of its task."""
+        spec = self.spec
+        columns = {"text": spec.text_column, "pair": spec.pair_column, "label": spec.label_column}
+        return {"name": spec.name, "labels": list(spec.labels), "columns": columns, "source": self.source}
 
     def score(
         self, predictions: NDArray[np.floating], labels: NDArray[np.number] | Sequence[float | int]

@@ -17,7 +17,7 @@ from thresher.config import TrainConfig
 from thresher.core.cost import relative_flops
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.hardware import choose_precision
-from thresher.models.attach import encoder_shape, gates_of
+from thresher.models.attach import encoder_shape, gates_of, name_classes_
 from thresher.models.predict import Predictions, predict
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
 from thresher.tasks.task import Task
@@ -83,7 +83,7 @@ class Trainer:
                 f"the model has {model.config.num_labels} outputs, but task {task.spec.name} needs "
                 f"{task.spec.num_labels}; load it with num_labels={task.spec.num_labels}"
             )
-        _name_classes_(model, task)
+        name_classes_(model, task.spec.labels)
         for name, rows in (("train", task.train), ("selection", task.selection)):
             if not rows:
                 raise DataError(f"task {task.spec.name} has no rows in its {name} split; training needs both")
@@ -124,7 +124,7 @@ class Trainer:
                 self._soft()
             self._hard()
         self.model.eval()
-        self.gates.about = {"task": describe_task(self.task), "recipe": self.config.to_dict()}
+        self.gates.about = {"task": self.task.describe(), "recipe": self.config.to_dict()}
         self.standing.seconds = self._seconds()
         return self.standing
 
@@ -377,18 +377,3 @@ class Trainer:
 
     def _say(self, text: str) -> None:
         self.progress.note(text)
-
-
-def describe_task(task: Task) -> dict[str, Any]:
-    """What a saved run remembers of its task."""
-    spec = task.spec
-    columns = {"text": spec.text_column, "pair": spec.pair_column, "label": spec.label_column}
-    return {"name": spec.name, "labels": list(spec.labels), "columns": columns, "source": task.source}
-
-
-def _name_classes_(model: Any, task: Task) -> None:
-    """Give a model whose classes have no names yet (LABEL_0, ...) those of the task, in place."""
-    names = dict(enumerate(task.spec.labels))
-    if names and model.config.id2label == {index: f"LABEL_{index}" for index in names}:
-        model.config.id2label = names
-        model.config.label2id = {name: index for index, name in names.items()}
