@@ -41,3 +41,15 @@ def test_a_stage_that_needs_fewer_steps_ends_full() -> None:
         bars.step(flops=0.5)
         bars.begin("soft", total=3)
     assert "1/1" in screen.getvalue().rsplit("thresholds", 1)[1]
+
+
+def test_a_log_file_gets_lines_instead_of_bars() -> None:
+    screen = io.StringIO()
+    with Bars(Console(file=screen, width=120)) as bars:
+        bars.begin("soft", total=100)
+        for step in range(100):
+            bars.step(loss=float(step))
+        bars.note("done")
+    lines = screen.getvalue().splitlines()
+    assert lines[0] == "soft 10/100  loss 9.000" and lines[9] == "soft 100/100  loss 99.000"
+    assert lines[10:] == ["done"]

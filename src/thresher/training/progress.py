@@ -37,7 +37,10 @@ class Silent:
 
 
 class Bars(Silent):
-    """A rich progress bar per stage, with loss, relative FLOPs and the selection metric."""
+    """A rich progress bar per stage, with loss, relative FLOPs and the selection metric.
+
+    Where there is no terminal to draw on (a log file, a pipe), every tenth of a stage is a line instead.
+    """
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -63,12 +66,17 @@ class Bars(Silent):
         self._numbers.update({name: value for name, value in numbers.items() if value is not None})
         shown = "  ".join(f"{name} {value:.3f}" for name, value in self._numbers.items())
         self._progress.update(self._task, advance=1, numbers=shown)
+        task = self._progress.tasks[self._task]
+        done, total = int(task.completed), int(task.total or 1)
+        if not self._progress.console.is_terminal and done * 10 // total > (done - 1) * 10 // total:
+            self._progress.console.print(f"{task.description} {done}/{total}  {shown}")
 
     def note(self, text: str) -> None:
         self._progress.console.print(text)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        if self._progress.console.is_terminal:
+            self._progress.start()
         return self
 
     def __exit__(
@@ -76,7 +84,8 @@ class Bars(Silent):
     ) -> None:
         if kind is None:
             self._finish()
-        self._progress.stop()
+        if self._progress.console.is_terminal:
+            self._progress.stop()
 
     def _finish(self) -> None:
         """A stage may need fewer steps than announced; its clock stops when the next one begins."""
