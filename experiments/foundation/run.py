@@ -80,7 +80,7 @@ def train(options: argparse.Namespace) -> None:
                 words.append("--resume")
             elif Path(f"{words[-1]}.partial").exists():
                 words.append("--overwrite")
-            log = open(f"{options.work}/{task}-{model}-{seed}.log", "a")  # noqa: SIM115 - lives as long as the run
+            log = open(f"{options.work}/{task}-{model}-{seed}.log", "a")  # closed with the process
             running[(model, task, seed)] = subprocess.Popen(
                 [sys.executable, *words], stdout=log, stderr=subprocess.STDOUT, env=environment
             )

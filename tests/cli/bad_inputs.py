@@ -478,6 +478,8 @@ RUNS = [
     ),
     Bad("run of another family", EVAL, ("model type 'roberta'", "'bert'"), prepare=copied_run(model_type="roberta")),
     Bad("run with other outputs", EVAL, ("3 outputs", "has 2"), prepare=three_classes),
+    Bad("data with own rows", "eval {run} --test {test} --data {tmp}", ("--data", "goes with --task NAME"), 2),
+    Bad("columns without rows", "eval {run} --task movies --text-column a", ("go with --test FILE",), 2),
     Bad("eval on nothing", "eval {run}", ("trained on your own files", "--test FILE"), 2),
     Bad("eval on two things", "eval {run} --task sst2 --test {test}", ("--task NAME or --test FILE",), 2),
     Bad("eval too short", "eval {run} --test {test} --max-length 2", ("max_length = 2", "below 4"), 2),

@@ -12,6 +12,7 @@ from unittest import mock
 
 import torch
 
+from tests.words import word_tokenizer
 from thresher.cli import main
 
 GOOD = ("good", "fine", "great", "warm", "clever")
@@ -66,23 +67,7 @@ def succeeds(command: str, **places: object) -> Said:
 
 
 def tokenizer() -> Any:
-    """BERT's wrapping around a few words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    vocabulary = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
-    inner = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    inner.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        model_max_length=32,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
+    return word_tokenizer(WORDS, model_max_length=32)
 
 
 def config(**changes: Any) -> Any:

@@ -23,7 +23,7 @@ from tests.training.tiny import (
     value_rows,
 )
 from thresher.core.cost import dense_macs, paper_macs
-from thresher.evaluation.quality import evaluate, share_kept
+from thresher.evaluation.quality import evaluate
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.tasks.task import Example, Task
 
@@ -67,7 +67,6 @@ def test_everything_equals_a_loop_over_single_texts(name: str, rows: list[Exampl
     assert (found.split, found.rows, found.truncated) == ("test", ROWS, 0)
     assert found.mean_length == pytest.approx(sum(lengths) / ROWS)
     assert found.kept_per_layer == pytest.approx(np.mean(kept, axis=0).tolist())
-    assert share_kept(found) == pytest.approx((np.mean(kept, axis=0) / np.mean(lengths)).tolist())
 
     shape = encoder_shape(model)
     spent = dense = engine = engine_dense = 0
@@ -109,7 +108,6 @@ def test_without_pruning_it_is_the_stock_model(rows: list[Example], monkeypatch:
     assert found.relative_flops is found.engine_relative_flops is found.kept_per_layer is None
     assert found.gflops == found.gflops_dense
     assert all(part.relative_flops is None for part in found.quartiles)
-    assert share_kept(found) == []
 
 
 def test_the_order_of_rows_does_not_matter(rows: list[Example]) -> None:

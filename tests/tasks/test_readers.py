@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from thresher.errors import DataError
-from thresher.tasks.readers import half_character, is_blank, read_rows, read_table
+from thresher.tasks.readers import half_character, is_blank, read_table
 
 ROWS = [{"text": 'a, "good" film\nof sorts', "label": "1"}, {"text": "bad\u2028one", "label": "0"}]
 CSV = 'text,label\r\n"a, ""good"" film\nof sorts",1\r\n\r\nbad\u2028one,0\r\n'
@@ -33,7 +33,7 @@ JSONL = "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\n\n"
 def test_text_formats(tmp_path: Path, name: str, content: str, packing: str, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / (name + packing)
     path.write_bytes(pack(content.encode("utf-8")))
-    assert read_rows(path) == ROWS
+    assert read_table(path).rows == ROWS
 
 
 def test_places_count_rows_and_lines(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert table.where(1) == f"{path}, row 2"
     path.write_bytes(b"PAR1 not really")
     with pytest.raises(DataError, match=r"rows.parquet cannot be read as Parquet: .*; check that the file is complete"):
-        read_rows(path)
+        read_table(path)
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_bytes(b"")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r'needs the package pyarrow.*pip install "thresher\[parquet\]"'):
-        read_rows(path)
+        read_table(path)
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,16 @@ def test_unreadable_files(tmp_path: Path, name: str, content: bytes, message: st
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        read_rows(path)
+        read_table(path)
     assert "\n" not in str(caught.value)
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none.csv does not exist; give the path"):
-        read_rows(tmp_path / "none.csv")
+        read_table(tmp_path / "none.csv")
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(DataError, match=r"folder.csv is a folder"):
-        read_rows(tmp_path / "folder.csv")
+        read_table(tmp_path / "folder.csv")
 
 
 def test_long_fields_are_read_and_the_limit_is_put_back(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_long_fields_are_read_and_the_limit_is_put_back(tmp_path: Path) -> None:
 
     before = csv.field_size_limit()
     (tmp_path / "rows.csv").write_text("text\n" + "x" * 200_000 + "\n", encoding="utf-8")
-    assert len(read_rows(tmp_path / "rows.csv")[0]["text"]) == 200_000
+    assert len(read_table(tmp_path / "rows.csv").rows[0]["text"]) == 200_000
     assert csv.field_size_limit() == before
 
 
@@ -123,8 +123,8 @@ def test_any_text_survives_the_round_trip(tmp_path: Path, texts: list[str]) -> N
         csv.writer(file).writerows([["text", "label"], *([text, "0"] for text in texts)])
     with (tmp_path / "rows.jsonl").open("w", encoding="utf-8", newline="") as file:
         file.writelines(json.dumps({"text": text, "label": "0"}, ensure_ascii=False) + "\n" for text in texts)
-    assert [row["text"] for row in read_rows(tmp_path / "rows.csv")] == texts
-    assert [row["text"] for row in read_rows(tmp_path / "rows.jsonl")] == texts
+    assert [row["text"] for row in read_table(tmp_path / "rows.csv").rows] == texts
+    assert [row["text"] for row in read_table(tmp_path / "rows.jsonl").rows] == texts
 
 
 def test_blank_and_broken_text() -> None:

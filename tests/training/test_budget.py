@@ -18,7 +18,6 @@ from thresher.training.budget import (
     Controller,
     GateScaler,
     check_reachable,
-    highest_flops,
     lowest_flops,
     measured_flops,
     scale_to_target,
@@ -60,13 +59,6 @@ def test_lowest_flops_without_and_with_nothing_but_pruning_layers() -> None:
     assert lowest_flops(SHAPE, LENGTHS, [0.1, 0.2, 0.3]) == pytest.approx(everywhere / DENSE)
 
 
-def test_highest_flops_by_hand() -> None:
-    """Only the infinite layer prunes: its FFN runs for one token instead of 10 and 4."""
-    assert highest_flops(SHAPE, LENGTHS, [0.1, 0.2, math.inf]) == pytest.approx((DENSE - 12 * 9 - 12 * 3) / DENSE)
-    assert highest_flops(SHAPE, LENGTHS, [0.1, 0.2, 0.3]) == 1.0
-    assert highest_flops(SHAPE, LENGTHS, [math.inf] * 3) == lowest_flops(SHAPE, LENGTHS, [math.inf] * 3)
-
-
 def test_bounds_are_what_a_model_measures_at_the_extremes() -> None:
     ramp = [0.0, 0.4, 0.8, math.inf]
     batches = data(24)
@@ -74,7 +66,9 @@ def test_bounds_are_what_a_model_measures_at_the_extremes() -> None:
     model = gated_model(thresholds=[0.0, 1e9, 1e9, math.inf])
     assert measured_flops(model, batches) == pytest.approx(lowest_flops(encoder_shape(model), lengths, ramp))
     gates_of(model).set_thresholds([0.0, 0.0, 0.0, math.inf])
-    assert measured_flops(model, batches) == pytest.approx(highest_flops(encoder_shape(model), lengths, ramp))
+    assert measured_flops(model, batches) == pytest.approx(
+        lowest_flops(encoder_shape(model), lengths, [0.0, 0.0, 0.0, math.inf])
+    )
 
 
 def test_an_unreachable_target_is_refused_with_the_bound_and_the_way_out() -> None:

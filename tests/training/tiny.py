@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 import thresher
+from tests.words import SPECIAL, word_tokenizer
 from thresher.config import PruneConfig, TrainConfig
 from thresher.models.attach import gates_of
 from thresher.tasks.task import Example, Task, TaskSpec
@@ -18,8 +18,8 @@ from thresher.training.trainer import Trainer
 
 LAYERS, WIDTH, FFN_WIDTH, HEADS, POSITIONS = 4, 32, 64, 4, 40
 FILLERS = [f"word{letter}" for letter in "abcdefghijklmnopqrstuvwx"]
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-VOCABULARY = [*SPECIAL, "good", "bad", *FILLERS]
+WORDS = ["good", "bad", *FILLERS]
+VOCABULARY = [*SPECIAL, *WORDS]
 
 CLASSES = TaskSpec(name="keywords", text_column="text", pair_column=None, labels=("bad", "good"), metrics=("accuracy",))
 VALUES = TaskSpec(name="values", text_column="text", pair_column=None, labels=(), metrics=("pearson", "spearman"))
@@ -37,18 +37,7 @@ QUICK: dict[str, Any] = {
 
 
 def tiny_tokenizer() -> Any:
-    """BERT's wrapping ([CLS] text [SEP] pair [SEP]) around a WordPiece vocabulary of whole words."""
-    inner = Tokenizer(models.WordPiece({word: index for index, word in enumerate(VOCABULARY)}, unk_token="[UNK]"))
-    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    inner.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
+    return word_tokenizer(WORDS)
 
 
 def tokenizer_for(name: str) -> Any:

@@ -1,7 +1,7 @@
 """thresher eval: quality and cost of a run on held-out data."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,13 +18,6 @@ from thresher.cli.options import (
     pick_device,
     trained_length,
 )
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from torch import Tensor
-
-    from thresher.models.checkpoint import Checkpoint
-    from thresher.tasks import Task
 
 
 def evaluate(
@@ -43,6 +36,7 @@ def evaluate(
 
     Example: thresher eval runs/sst2 --task sst2 --data glue
     """
+    from thresher.cli.measure import Version, measure
     from thresher.cli.output import console, layers_table, print_json, quality_table, quartile_table, quiet_libraries
     from thresher.errors import ConfigError, DataError
     from thresher.models.checkpoint import load, load_dense, read_manifest
@@ -61,12 +55,12 @@ def evaluate(
         raise DataError(f"{run} has {outputs} outputs, but task {rows.spec.name} has {rows.spec.num_labels}")
     checkpoint.model.to(place)
     length = max_length or trained_length(manifest)
-    teacher = load_dense(run / "dense", whole=True)[0].state_dict() if (run / "dense").is_dir() else None
+    versions = {"pruned": Version({}, pruned=True), "unpruned": Version({}, pruned=False)}
+    if (run / "dense").is_dir():
+        teacher = load_dense(run / "dense", whole=True)[0].state_dict()
+        versions = {"dense": Version(teacher, pruned=False), **versions}
     screen = console(as_json)
-    found = {
-        split: evaluate_models(checkpoint, teacher, rows, split=split, max_length=length, screen=screen)
-        for split in rows.test
-    }
+    found = measure(checkpoint.model, checkpoint.tokenizer, rows, versions, max_length=length, screen=screen)
     for split, models in found.items():
         screen.print(quality_table(f"{rows.spec.name} {split}", models))
         screen.print(layers_table(models["pruned"]))
@@ -76,41 +70,3 @@ def evaluate(
     screen.print("dense: the fine-tuned model that pruning started from; unpruned: this run's weights, nothing dropped")
     if as_json:
         print_json({"run": str(run), "task": rows.spec.name, "splits": found, **provenance(device=place, seed=None)})
-
-
-def evaluate_models(
-    checkpoint: "Checkpoint",
-    teacher: "dict[str, Tensor] | None",
-    task: "Task",
-    *,
-    split: str,
-    max_length: int | None,
-    screen: "Console",
-) -> dict[str, dict[str, Any]]:
-    """The dense teacher where the run has it, the run pruned, and its weights without pruning, with a progress bar."""
-    from rich.progress import Progress
-
-    from thresher.evaluation.quality import evaluate as measure
-
-    model, found = checkpoint.model, {}
-    own = {name: value.clone() for name, value in model.state_dict().items()}
-    with Progress(console=screen, transient=True) as bars:
-        for name, weights in (("dense", teacher), ("pruned", own), ("unpruned", own)):
-            if weights is None:
-                continue
-            model.load_state_dict(weights, strict=weights is own)
-            bar = bars.add_task(f"{split}: {name}", total=None)
-
-            def advance(done: int, total: int, bar: Any = bar) -> None:
-                bars.update(bar, completed=done, total=total)
-
-            found[name] = measure(
-                model,
-                checkpoint.tokenizer,
-                task,
-                split=split,
-                max_length=max_length,
-                pruned=name == "pruned",
-                on_batch=advance,
-            ).to_dict()
-    return found

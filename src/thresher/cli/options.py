@@ -47,6 +47,10 @@ def load_test_rows(
         raise CheckpointError(f"{run / MANIFEST} has no valid 'task'; the file is damaged")
     if task is not None and test is not None:
         raise ConfigError("give either --task NAME or --test FILE, not both")
+    if test is None and any(columns):
+        raise ConfigError("--text-column, --pair-column and --label-column go with --test FILE")
+    if test is not None and data is not None:
+        raise ConfigError(f"--data {data} goes with --task NAME; --test names your own file")
     if test is not None:
         known = trained_on.get("columns", {})
         text, pair, label = columns

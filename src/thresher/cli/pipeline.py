@@ -81,6 +81,7 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
     """Learn, measure and save; returns the outcome in the first process and None in the others."""
     from rich.markup import escape
 
+    from thresher.cli.measure import Version, measure
     from thresher.models.attach import prune_
     from thresher.training.progress import Bars
     from thresher.training.trainer import Trainer
@@ -113,8 +114,10 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
     standing = trainer.fit()
     if not trainer.accelerator.is_main_process:
         return None
-    report = _measure(job, model, tokenizer, trainer, screen)
-    report |= {"seconds": round(standing.seconds, 1), "history": standing.history}
+    # The test rows took no part in training or selection.
+    versions = {"dense": Version(trainer.dense_weights(), pruned=False), "pruned": Version({}, pruned=True)}
+    quality = measure(model, tokenizer, job.task, versions, max_length=job.train.max_length, screen=screen)
+    report = {"quality": quality, "seconds": round(standing.seconds, 1), "history": standing.history}
     _save(job, model, tokenizer, report, dense=trainer.dense_weights() if finetune else None)
     return Outcome(model=model, tokenizer=tokenizer, report=report)
 
@@ -170,37 +173,6 @@ def _prune_config(settings: dict[str, Any], tokenizer: Any) -> PruneConfig:
     return PruneConfig.from_dict({**settings, "separator_id": tokenizer.sep_token_id})
 
 
-def _measure(job: Job, model: Any, tokenizer: Any, trainer: Any, screen: "Console") -> dict[str, Any]:
-    """Dense baseline and pruned model on the test rows, which took no part in training or selection."""
-    from rich.progress import Progress
-
-    from thresher.evaluation.quality import evaluate
-
-    found: dict[str, dict[str, Any]] = {}
-    pruned_weights = {name: value.clone() for name, value in model.state_dict().items()}
-    with Progress(console=screen, transient=True) as bars:
-        for split in job.task.test:
-            found[split] = {}
-            for name in ("dense", "pruned"):
-                weights = trainer.dense_weights() if name == "dense" else pruned_weights
-                model.load_state_dict(weights, strict=name == "pruned")
-                bar = bars.add_task(f"{split}: {name}", total=None)
-
-                def advance(done: int, total: int, bar: Any = bar) -> None:
-                    bars.update(bar, completed=done, total=total)
-
-                found[split][name] = evaluate(
-                    model,
-                    tokenizer,
-                    job.task,
-                    split=split,
-                    max_length=job.train.max_length,
-                    pruned=name == "pruned",
-                    on_batch=advance,
-                ).to_dict()
-    return {"quality": found}
-
-
 def _save(job: Job, model: Any, tokenizer: Any, report: dict[str, Any], *, dense: dict[str, Any] | None) -> None:
     """The run as one folder that appears whole; the dense model we fine-tuned ourselves goes into its folder dense/."""
     from thresher.models.checkpoint import save
@@ -208,9 +180,7 @@ def _save(job: Job, model: Any, tokenizer: Any, report: dict[str, Any], *, dense
 
     about = {
         "base_model": job.model if dense is None else f"{job.model}, fine-tuned here (see dense/)",
-        "quality": report["quality"],
-        "seconds": report["seconds"],
-        "history": report["history"],
+        **report,
         "provenance": provenance(device=job.device, seed=job.train.seed),
     }
     save(model, tokenizer, job.out, about=about, dense=dense)

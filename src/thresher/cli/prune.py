@@ -80,7 +80,7 @@ def prune(
     from rich.markup import escape
 
     from thresher.cli.output import console, layers_table, print_json, quality_table, quiet_libraries
-    from thresher.cli.pipeline import Job, check_output, run_job
+    from thresher.cli.pipeline import Job, run_job
     from thresher.tasks import load_file_task
 
     given = locals()
@@ -120,7 +120,6 @@ def prune(
         resume=resume,
         overwrite=overwrite,
     )
-    check_output(job)
     quiet_libraries()
     screen = console(as_json)
     outcome = run_job(job, screen)

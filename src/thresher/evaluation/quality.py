@@ -1,6 +1,6 @@
 """Quality, relative FLOPs and kept tokens of a model on held-out rows, overall and by length quartile."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -113,8 +113,3 @@ def _by_quartile(task: Task, shape: EncoderShape, found: Predictions, labels: An
             )
         )
     return quartiles
-
-
-def share_kept(quality: Quality) -> Sequence[float]:
-    """Mean kept tokens of each layer as a share of the mean length."""
-    return [kept / quality.mean_length for kept in quality.kept_per_layer or []]

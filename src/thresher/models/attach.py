@@ -66,6 +66,11 @@ def gates_of(model: nn.Module) -> Gates:
     return gates
 
 
+def weights_without_gates(model: nn.Module) -> dict[str, Tensor]:
+    """The model's state as the stock model has it."""
+    return {name: value for name, value in model.state_dict().items() if GATES_NAME not in name}
+
+
 def name_classes_(model: Any, labels: Sequence[str]) -> None:
     """Give a model whose classes have no names yet (LABEL_0, ...) these names, in place."""
     names = dict(enumerate(labels))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from thresher.config import PruneConfig
 from thresher.errors import CheckpointError, ConfigError, ModelError
-from thresher.models.attach import GATES_NAME, gates_of, prune_
+from thresher.models.attach import gates_of, prune_, weights_without_gates
 from thresher.models.registry import family_named
 from thresher.records import write_json
 
@@ -58,7 +58,7 @@ def save(
         "thresholds": [_number_to_json(value) for value in gates.thresholds.tolist()],
         "prune": gates.config.to_dict(),
     }
-    weights = {name: value for name, value in model.state_dict().items() if GATES_NAME not in name}
+    weights = weights_without_gates(model)
     with replacing_folder(Path(path)) as folder:
         model.save_pretrained(folder, state_dict=weights)
         tokenizer.save_pretrained(folder)

@@ -46,11 +46,6 @@ class Table:
             raise DataError(f"{self.path} has no column '{column}'; available columns: {', '.join(self.columns)}")
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file as dictionaries; text formats other than JSON give every value as a string."""
-    return read_table(path).rows
-
-
 def read_table(path: Path) -> Table:
     """Read a whole file; its format is chosen by its extension."""
     suffixes = [suffix.lower() for suffix in path.suffixes]

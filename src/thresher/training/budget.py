@@ -31,14 +31,6 @@ def lowest_flops(shape: EncoderShape, lengths: Tensor, thresholds: Sequence[floa
     return float(relative_flops(shape, lengths, kept))
 
 
-def highest_flops(shape: EncoderShape, lengths: Tensor, thresholds: Sequence[float]) -> float:
-    """What remains when only the layers with infinite thresholds prune. lengths: (rows,)."""
-    infinite = next((i for i, value in enumerate(thresholds) if math.isinf(value)), shape.layers)
-    kept = lengths[:, None].repeat(1, shape.layers)
-    kept[:, infinite:] = 1
-    return float(relative_flops(shape, lengths, kept))
-
-
 def check_reachable(shape: EncoderShape, lengths: Tensor, thresholds: Sequence[float], target: float) -> None:
     """Refuse, before any training, a target that no scaling of these thresholds reaches."""
     lowest = lowest_flops(shape, lengths, thresholds)
@@ -54,7 +46,7 @@ def scale_to_target(
 ) -> float:
     """Find the multiplier at which the measured FLOPs meet the target; returns what was reached.
 
-    Secant steps in log space inside a shrinking bracket: three or four measurements where plain bisection needs eight.
+    Secant steps in log space inside a shrinking bracket, because every measurement is a pass over the sample.
     """
     low, high = math.log(1 / 64), math.log(64)
     at, slope = 0.0, TYPICAL_SLOPE

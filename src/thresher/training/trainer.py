@@ -1,5 +1,6 @@
 """The paper's three steps as one object: soft stage, thresholds fixed, hard stage; before them a head if need be."""
 
+import functools
 import hashlib
 import time
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from thresher.config import TrainConfig
 from thresher.core.cost import relative_flops
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.hardware import choose_precision
-from thresher.models.attach import encoder_shape, gates_of, name_classes_
+from thresher.models.attach import encoder_shape, gates_of, name_classes_, weights_without_gates
 from thresher.models.predict import Predictions, predict
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
 from thresher.tasks.task import Task
@@ -143,9 +144,7 @@ class Trainer:
     def _fix_teacher(self) -> None:
         """What the model is now, dense, is the teacher and the baseline."""
         self._teacher = {
-            name: value.detach().cpu().clone()
-            for name, value in self.model.state_dict().items()
-            if "thresher" not in name
+            name: value.detach().cpu().clone() for name, value in weights_without_gates(self.model).items()
         }
         self.standing.dense = self._evaluate(pruned=False)
         self._say(f"dense: selection score {self.standing.dense['score']:.4f}")
@@ -320,7 +319,7 @@ class Trainer:
                 "best": self._best,
                 "teacher": self._teacher,
             }
-            about = {"identity": self._identity(), "standing": {**asdict(self.standing), "seconds": self._seconds()}}
+            about = {"identity": self._identity, "standing": {**asdict(self.standing), "seconds": self._seconds()}}
             write_snapshot(self.work, groups, about)
         self.accelerator.wait_for_everyone()
 
@@ -328,7 +327,7 @@ class Trainer:
         if self.work is None:
             raise RunError("resume needs the work folder of the interrupted run")
         groups, about = read_snapshot(self.work)
-        identity = self._identity()
+        identity = self._identity
         changed = sorted(name for name, value in identity.items() if about.get("identity", {}).get(name) != value)
         if changed:
             raise RunError(
@@ -340,6 +339,7 @@ class Trainer:
         self._resumed = {"optimizer": groups.get("optimizer", {})}
         self._say(f"resuming at stage {self.standing.stage}, step {self.standing.step}")
 
+    @functools.cached_property
     def _identity(self) -> dict[str, Any]:
         """Everything that must be the same for a resumed run to be the run that was interrupted."""
         digest = hashlib.sha256()
