@@ -1,0 +1,123 @@
+"""Attention of each run's first token only: all that the last layer of a first-token classifier needs."""
+# mypy: disable-error-code="no-untyped-def"
+
+import math
+
+import torch
+from torch import Tensor
+
+from thresher.core.scores import at_least_float32
+from thresher.engine.kernels.attention import bias_arguments
+from thresher.engine.kernels.toolchain import jit, power_of_two, require_contiguous, tl
+
+LOG2_E = tl.constexpr(math.log2(math.e))
+
+
+def attend_first(
+    query: Tensor,
+    key_value: Tensor,
+    cu_seqlens: Tensor,
+    *,
+    heads: int,
+    max_length: int,
+    positions: Tensor | None = None,
+    distance_bias: Tensor | None = None,
+) -> Tensor:
+    """The context of the first tokens (sequences, width); of an empty run, nothing is written.
+
+    query: (sequences, width) of the first tokens, key_value: (capacity, 2 x width), all keys, all values, heads inside;
+    cu_seqlens: (sequences + 1,) int32; positions and distance_bias: see attention.
+    """
+    require_contiguous(query=query, key_value=key_value, cu_seqlens=cu_seqlens, positions=positions)
+    sequences, width = query.shape
+    context = torch.empty_like(query)
+    _first_tokens[(sequences * heads,)](
+        context=context,
+        queries=query,
+        key_value=key_value,
+        cu_seqlens=cu_seqlens,
+        scale=math.log2(math.e) / math.sqrt(width // heads),
+        **bias_arguments(distance_bias, positions),
+        HEADS=heads,
+        WIDTH=width // heads,
+        TILE_WIDTH=power_of_two(width // heads),
+        KEYS=min(128, power_of_two(max_length, least=16)),
+        num_warps=4,
+    )
+    return context
+
+
+def attend_first_reference(
+    query: Tensor,
+    key_value: Tensor,
+    cu_seqlens: Tensor,
+    *,
+    heads: int,
+    max_length: int,
+    positions: Tensor | None = None,
+    distance_bias: Tensor | None = None,
+) -> Tensor:
+    """The same, one run at a time."""
+    context, starts, head_width = torch.zeros_like(query), cu_seqlens.tolist(), query.shape[1] // heads
+    for run, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+        if start == end:
+            continue
+        key, value = (part.view(end - start, heads, head_width) for part in key_value[start:end].chunk(2, dim=-1))
+        asked = at_least_float32(query[run].view(heads, head_width))
+        logits = torch.einsum("hd,khd->hk", asked, at_least_float32(key)) / math.sqrt(head_width)
+        if distance_bias is not None and positions is not None:
+            distance = positions[start:end].long() - int(positions[start])
+            logits = logits + distance_bias[distance + len(distance_bias) // 2].t()
+        probabilities = torch.softmax(logits, dim=-1).to(value.dtype)
+        context[run] = torch.einsum("hk,khd->hd", probabilities, value).flatten()
+    return context
+
+
+@jit
+def _first_tokens(
+    context,  # (sequences, HEADS x WIDTH)
+    queries,  # (sequences, HEADS x WIDTH)
+    key_value,  # (capacity, 2 x HEADS x WIDTH)
+    cu_seqlens,  # (sequences + 1,) int32
+    scale,
+    bias,  # (reach, HEADS) float32 from zero distance on, or None
+    bias_row,
+    bias_head,
+    positions,  # (capacity,) int32, or None
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TILE_WIDTH: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """One program per run and head. One query has no work for tensor cores: plain products, bound by the loads."""
+    sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    start = tl.load(cu_seqlens + sequence)
+    end = tl.load(cu_seqlens + sequence + 1)
+    if start == end:
+        return
+    columns = tl.arange(0, TILE_WIDTH)
+    there = columns < WIDTH
+    at = sequence * HEADS * WIDTH + head * WIDTH + columns
+    query = tl.load(queries + at, mask=there, other=0.0).to(tl.float32) * scale
+    peak = tl.full((1,), float("-inf"), tl.float32)
+    total = tl.zeros((1,), tl.float32)
+    attended = tl.zeros((TILE_WIDTH,), tl.float32)
+    for first in range(start, end, KEYS):
+        rows = first + tl.arange(0, KEYS)
+        live = rows < end
+        keys = key_value + rows.to(tl.int64)[:, None] * (2 * HEADS * WIDTH) + head * WIDTH + columns[None, :]
+        mask = live[:, None] & there[None, :]
+        key = tl.load(keys, mask=mask, other=0.0).to(tl.float32)
+        value = tl.load(keys + HEADS * WIDTH, mask=mask, other=0.0).to(tl.float32)
+        logits = tl.sum(key * query[None, :], 1)
+        if bias is not None:
+            distance = tl.load(positions + rows, mask=live, other=0) - tl.load(positions + start)
+            logits += tl.load(bias + distance * bias_row + head * bias_head, mask=live, other=0.0) * LOG2_E
+        logits = tl.where(live, logits, float("-inf"))
+        higher = tl.maximum(peak, tl.max(logits, 0))
+        weights = tl.exp2(logits - higher)
+        shrink = tl.exp2(peak - higher)
+        total = total * shrink + tl.sum(weights, 0)
+        attended = attended * shrink + tl.sum(weights[:, None] * value, 0)
+        peak = higher
+    tl.store(context + at, (attended / total).to(context.dtype.element_ty), mask=there)

@@ -1,0 +1,130 @@
+"""Residual and layer normalisation of the live rows, statistics in float32."""
+# mypy: disable-error-code="no-untyped-def"
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from thresher.engine.kernels.toolchain import (
+    blocks,
+    jit,
+    live,
+    live_rows,
+    power_of_two,
+    require_contiguous,
+    tl,
+    with_capacity,
+)
+
+
+def add_norm(
+    values: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    epsilon: float,
+    offset: Tensor | None = None,
+    rows: Tensor | None = None,
+    count: Tensor | None = None,
+) -> Tensor:
+    """LayerNorm(values + offset + residual[rows]): (capacity, width), in the dtype of the residual.
+
+    values: (capacity, width), or (parts, capacity, width) to be added up; residual: (any, width); offset, weight, bias:
+    (width,); rows: (capacity,) int32, the residual's row of each value, or None: the same row; count: (1,) int32 live
+    rows, or None: all.
+    """
+    require_contiguous(values=values, residual=residual)
+    capacity, width = values.shape[-2:]
+    result = residual.new_empty(capacity, width)
+    tile_width = power_of_two(width)
+    # Narrow rows share a program, so that every thread has a vector of 8 numbers to load.
+    tile_rows = max(1, 1024 // tile_width)
+    _add_norm[(blocks(capacity, tile_rows),)](
+        result,
+        values,
+        residual,
+        weight,
+        bias,
+        offset,
+        rows,
+        count,
+        capacity,
+        epsilon,
+        PARTS=1 if values.dim() == 2 else len(values),
+        WIDTH=width,
+        TILE_WIDTH=tile_width,
+        ROWS=tile_rows,
+        num_warps=4,
+    )
+    return result
+
+
+def add_norm_reference(
+    values: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    epsilon: float,
+    offset: Tensor | None = None,
+    rows: Tensor | None = None,
+    count: Tensor | None = None,
+) -> Tensor:
+    """The same in plain torch."""
+    mine = live(values if values.dim() == 2 else values.sum(dim=0).to(residual.dtype), count)
+    if offset is not None:
+        mine = mine + offset
+    other = residual[: len(mine)] if rows is None else residual[live(rows, count)]
+    return with_capacity(F.layer_norm(mine + other, mine.shape[-1:], weight, bias, epsilon), values.shape[-2])
+
+
+@jit
+def normalised(values, weight, bias, epsilon, columns, there, WIDTH: tl.constexpr):
+    """Layer normalisation of a tile (rows, tile width) whose columns beyond the width hold zeros."""
+    mean = tl.sum(values, 1) / WIDTH
+    centred = tl.where(there[None, :], values - mean[:, None], 0.0)
+    inverse = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / WIDTH + epsilon)
+    slope = tl.load(weight + columns, mask=there, other=0.0).to(tl.float32)
+    offset = tl.load(bias + columns, mask=there, other=0.0).to(tl.float32)
+    return centred * inverse[:, None] * slope[None, :] + offset[None, :]
+
+
+@jit
+def _add_norm(
+    result,  # (capacity, WIDTH)
+    values,  # (PARTS, capacity, WIDTH)
+    residual,  # (any, WIDTH)
+    weight,  # (WIDTH,)
+    bias,  # (WIDTH,)
+    offset,  # (WIDTH,), or None
+    rows,  # (capacity,) int32, or None
+    count,  # (1,) int32, or None
+    capacity,
+    epsilon,
+    PARTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TILE_WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    first = tl.program_id(0) * ROWS
+    end = live_rows(count, capacity)
+    if first >= end:
+        return
+    row = first + tl.arange(0, ROWS)
+    here = row < end
+    columns = tl.arange(0, TILE_WIDTH)
+    there = columns < WIDTH
+    mask = here[:, None] & there[None, :]
+    at = row.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+    if rows is not None:
+        other = tl.load(rows + row, mask=here, other=0).to(tl.int64)[:, None] * WIDTH + columns[None, :]
+    else:
+        other = at
+    total = tl.load(values + at, mask=mask, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        total += tl.load(values + part * capacity * WIDTH + at, mask=mask, other=0.0).to(tl.float32)
+    if offset is not None:
+        total += tl.load(offset + columns, mask=there, other=0.0).to(tl.float32)[None, :]
+    total += tl.load(residual + other, mask=mask, other=0.0).to(tl.float32)
+    final = normalised(total, weight, bias, epsilon, columns, there, WIDTH)
+    tl.store(result + at, final.to(result.dtype.element_ty), mask=mask)

@@ -1,0 +1,194 @@
+"""From the attention that tokens received to the rows that stay: two launches, nothing read by the host.
+
+The first decides and counts, a program per run. The second gives every run its place and writes the rows; it finds its
+place by adding up the counts before it, which is cheaper than a third launch for a prefix sum (counts are integers and
+a batch has at most thousands of them).
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thresher.engine.kernels.toolchain import jit, power_of_two, require_contiguous, tl, with_capacity
+
+TOKENS = 1024  # of a run, decided or moved at once
+COUNTS = 1024  # runs whose counts are added up at once
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What stays. All (capacity,) but cu_seqlens; past the live rows undefined.
+
+    keep: bool, by old row; cu_seqlens: (sequences + 1,) int32; rows: int32, the old row of each new one, in order;
+    positions: int32 and protected: bool, by new row.
+    """
+
+    keep: Tensor
+    cu_seqlens: Tensor
+    rows: Tensor
+    positions: Tensor
+    protected: Tensor
+
+
+def prune(
+    received: Tensor,
+    cu_seqlens: Tensor,
+    positions: Tensor,
+    protected: Tensor,
+    *,
+    threshold: float,
+    max_length: int,
+    scale: str = "relative",
+) -> Kept:
+    """Keep the tokens whose score is above the threshold, and the protected ones: at least one in every run.
+
+    received: (heads, capacity) float32 attention by head, the score is its mean over heads; cu_seqlens:
+    (sequences + 1,) int32; positions: (capacity,) int32; protected: (capacity,) bool. scale "paper" divides the score
+    by the run's length. A threshold of zero or less keeps everything.
+    """
+    require_contiguous(received=received, cu_seqlens=cu_seqlens, positions=positions, protected=protected)
+    heads, capacity = received.shape
+    sequences = len(cu_seqlens) - 1
+    kept = Kept(
+        keep=torch.empty_like(protected),
+        cu_seqlens=torch.empty_like(cu_seqlens),
+        rows=torch.empty_like(positions),
+        positions=torch.empty_like(positions),
+        protected=torch.empty_like(protected),
+    )
+    counts = cu_seqlens.new_empty(sequences)
+    keep, flags = kept.keep.view(torch.uint8), protected.view(torch.uint8)
+    block = min(TOKENS, power_of_two(max_length, least=32))
+    warps = max(1, min(4, block // 64))
+    _decide[(sequences,)](
+        keep=keep,
+        counts=counts,
+        received=received,
+        cu_seqlens=cu_seqlens,
+        protected=flags,
+        threshold=float(threshold),
+        capacity=capacity,
+        HEADS=heads,
+        PAPER=scale == "paper",
+        BLOCK=block,
+        num_warps=warps,
+    )
+    _compact[(sequences,)](
+        rows=kept.rows,
+        new_cu_seqlens=kept.cu_seqlens,
+        new_positions=kept.positions,
+        new_protected=kept.protected.view(torch.uint8),
+        keep=keep,
+        counts=counts,
+        cu_seqlens=cu_seqlens,
+        positions=positions,
+        protected=flags,
+        sequences=sequences,
+        BLOCK=block,
+        COUNTS=min(COUNTS, power_of_two(sequences, least=32)),
+        num_warps=warps,
+    )
+    return kept
+
+
+def prune_reference(
+    received: Tensor,
+    cu_seqlens: Tensor,
+    positions: Tensor,
+    protected: Tensor,
+    *,
+    threshold: float,
+    max_length: int,
+    scale: str = "relative",
+) -> Kept:
+    """The same in plain torch, equal to the last decision: heads are added in order, divisions are rounded once."""
+    total, lengths = int(cu_seqlens[-1]), cu_seqlens.diff()
+    scores = torch.zeros_like(received[0, :total])
+    for by_head in received[:, :total]:
+        scores = scores + by_head
+    scores = scores / received.shape[0]
+    if scale == "paper":
+        scores = scores / torch.repeat_interleave(lengths, lengths)
+    keep = (scores > threshold) | protected[:total] | (threshold <= 0)
+    rows = keep.nonzero().squeeze(-1)
+    kept_before = torch.cat([keep.new_zeros(1, dtype=torch.int32), keep.cumsum(0, dtype=torch.int32)])
+    capacity = len(positions)
+    return Kept(
+        keep=with_capacity(keep, capacity),
+        cu_seqlens=kept_before[cu_seqlens.long()],
+        rows=with_capacity(rows.int(), capacity),
+        positions=with_capacity(positions[rows], capacity),
+        protected=with_capacity(protected[rows], capacity),
+    )
+
+
+@jit
+def _decide(
+    keep,  # (capacity,) uint8
+    counts,  # (sequences,) int32
+    received,  # (HEADS, capacity) float32
+    cu_seqlens,  # (sequences + 1,) int32
+    protected,  # (capacity,) uint8
+    threshold,
+    capacity,
+    HEADS: tl.constexpr,
+    PAPER: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    sequence = tl.program_id(0)
+    start = tl.load(cu_seqlens + sequence)
+    end = tl.load(cu_seqlens + sequence + 1)
+    count = 0
+    for first in range(start, end, BLOCK):
+        rows = first + tl.arange(0, BLOCK)
+        live = rows < end
+        score = tl.zeros((BLOCK,), tl.float32)
+        for head in tl.static_range(HEADS):
+            score += tl.load(received + head * capacity + rows, mask=live, other=0.0)
+        # The plain division is approximate on a GPU; a decision must not depend on that.
+        score = tl.div_rn(score, tl.full((BLOCK,), HEADS, tl.float32))
+        if PAPER:
+            score = tl.div_rn(score, tl.zeros((BLOCK,), tl.float32) + (end - start))
+        kept = (score > threshold) | (tl.load(protected + rows, mask=live, other=0) != 0) | (threshold <= 0.0)
+        kept = kept & live
+        tl.store(keep + rows, kept.to(tl.uint8), mask=live)
+        count += tl.sum(kept.to(tl.int32), 0)
+    tl.store(counts + sequence, count)
+
+
+@jit
+def _compact(
+    rows,  # (capacity,) int32; this and the next three are written
+    new_cu_seqlens,  # (sequences + 1,) int32
+    new_positions,  # (capacity,) int32
+    new_protected,  # (capacity,) uint8
+    keep,  # (capacity,) uint8
+    counts,  # (sequences,) int32
+    cu_seqlens,  # (sequences + 1,) int32
+    positions,  # (capacity,) int32
+    protected,  # (capacity,) uint8
+    sequences,
+    BLOCK: tl.constexpr,
+    COUNTS: tl.constexpr,
+):
+    sequence = tl.program_id(0)
+    place = 0
+    for first in range(0, sequence, COUNTS):
+        others = first + tl.arange(0, COUNTS)
+        place += tl.sum(tl.load(counts + others, mask=others < sequence, other=0), 0)
+    tl.store(new_cu_seqlens + sequence, place)
+    if sequence == sequences - 1:
+        tl.store(new_cu_seqlens + sequences, place + tl.load(counts + sequence))
+    start = tl.load(cu_seqlens + sequence)
+    end = tl.load(cu_seqlens + sequence + 1)
+    for first in range(start, end, BLOCK):
+        old = first + tl.arange(0, BLOCK)
+        kept = tl.load(keep + old, mask=old < end, other=0).to(tl.int32)
+        new = place + tl.cumsum(kept, 0) - kept
+        here = kept != 0
+        tl.store(rows + new, old, mask=here)
+        tl.store(new_positions + new, tl.load(positions + old, mask=here, other=0), mask=here)
+        tl.store(new_protected + new, tl.load(protected + old, mask=here, other=0), mask=here)
+        place += tl.sum(kept, 0)

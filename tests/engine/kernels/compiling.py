@@ -1,0 +1,58 @@
+"""Compiles every kernel to machine code for two GPU generations; needs Triton, but no GPU. Run as a script.
+
+The interpreter accepts what the compiler does not: types that change in a loop, a return in a branch, tiles too big.
+"""
+
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from thresher.engine.kernels import attention, embeddings, first, linear, norm, prune
+
+TYPES = {
+    "*i32": "cu_seqlens positions counts rows count new_cu_seqlens new_positions input_ids position_rows token_types",
+    "*u8": "keep protected new_protected",
+    "*fp32": "received log_sum_exp",
+    "i32": "capacity bucket bias_row bias_head sequences",
+    "fp32": "scale epsilon threshold",
+}
+TYPE_OF = {name: kind for kind, names in TYPES.items() for name in names.split()}
+HEADS = {"HEADS": 12, "WIDTH": 64, "TILE_WIDTH": 64}
+LONG = {"SHORT": 128, "QUERIES": 128, "KEYS": 64}
+ROW = {"WIDTH": 768, "TILE_WIDTH": 1024, "ROWS": 1}
+TILE = {"ROWS": 64, "COLUMNS": 128, "DEPTH": 64, "GROUP": 8}
+UNBIASED = {"bias": None, "positions": None}
+
+KERNELS: list[tuple[Any, dict[str, Any]]] = [
+    (attention._whole_runs, {**HEADS, **UNBIASED, "LONGER_THAN": 0, "WIDEST": 128}),
+    (attention._whole_runs, {**HEADS, "received": None, "LONGER_THAN": 0, "WIDEST": 64}),
+    (attention._long_runs, {**HEADS, **LONG}),
+    (attention._received_in_long_runs, {**HEADS, **LONG}),
+    (first._first_tokens, {**HEADS, "KEYS": 128}),
+    (prune._decide, {"HEADS": 12, "PAPER": True, "BLOCK": 1024}),
+    (prune._compact, {"BLOCK": 1024, "COUNTS": 1024}),
+    (linear._linear.fn, {**TILE, "INPUTS": 768, "OUTPUTS": 3072, "PARTS": 1, "ACTIVATION": "gelu"}),
+    (linear._linear.fn, {**TILE, "INPUTS": 312, "OUTPUTS": 100, "PARTS": 3, "ACTIVATION": "gelu_tanh", "rows": None}),
+    (norm._add_norm, {**ROW, "PARTS": 3}),
+    (embeddings._embed, ROW),
+]
+
+
+def compile_for(capability: int, kernel: Any, constants: dict[str, Any], *, half: str) -> None:
+    biased = "bias_row" in kernel.arg_names
+    types = {**TYPE_OF, "bias": "*fp32"} if biased else TYPE_OF
+    signature = {name: "constexpr" if name in constants else types.get(name, half) for name in kernel.arg_names}
+    signature.update({name: "constexpr" for name in kernel.arg_names if name.isupper()})
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
+    source = ASTSource(kernel, signature, places, aligned)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
+    assert compiled.asm["cubin"]
+
+
+if __name__ == "__main__":
+    for kernel, constants in KERNELS:
+        for capability, half in ((80, "*bf16"), (90, "*fp16")):
+            compile_for(capability, kernel, constants, half=half)
