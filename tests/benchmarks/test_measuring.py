@@ -1,0 +1,47 @@
+"""benchmarks/measuring.py: memory, record files and generated parts of a page; and the page itself."""
+
+from pathlib import Path
+
+import measuring
+import pytest
+import torch
+
+
+def test_memory_of_work_is_its_peak_and_not_what_it_leaves() -> None:
+    found = measuring.peak_increase_mib(lambda: torch.ones(20 * 2**18).sum())  # 20 MiB, freed at the end
+    assert found is None or 19 < found < 30
+
+
+def test_rows_replace_those_of_the_same_key(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "rows.jsonl"
+    measuring.keep_rows(file, [{"a": 1, "b": 1}, {"a": 2, "b": 2}], lambda row: row["a"])
+    measuring.keep_rows(file, [{"a": 1, "b": 3}], lambda row: row["a"])
+    assert measuring.read_rows(file) == [{"a": 2, "b": 2}, {"a": 1, "b": 3}]
+
+
+def test_a_figure_shows_the_setting_of_the_newest_row() -> None:
+    rows = [{"run": "a", "x": 1}, {"run": "b", "x": 2}, {"run": "a", "x": 3}]
+    assert measuring.latest_setting(rows, ["run"]) == [rows[0], rows[2]]
+
+
+def test_only_the_marked_part_is_written_anew(tmp_path: Path) -> None:
+    file = tmp_path / "page.md"
+    file.write_text("a\n<!-- one -->\nold\n<!-- end -->\nb\n<!-- two -->\n<!-- end -->\n", encoding="utf-8")
+    measuring.write_between_marks("one", "new", file)
+    measuring.write_between_marks("two", "too", file)
+    expected = "a\n<!-- one -->\nnew\n<!-- end -->\nb\n<!-- two -->\ntoo\n<!-- end -->\n"
+    assert file.read_text(encoding="utf-8") == expected
+    with pytest.raises(SystemExit, match="no <!-- three -->"):
+        measuring.write_between_marks("three", "new", file)
+
+
+def test_paths_are_shown_without_the_machine(tmp_path: Path) -> None:
+    assert measuring.shown(measuring.HERE.parent / "runs" / "demo") == "runs/demo"
+    assert measuring.shown(tmp_path / "elsewhere") == "elsewhere"
+
+
+def test_the_page_has_a_place_for_every_table() -> None:
+    page = (measuring.HERE / "README.md").read_text(encoding="utf-8")
+    for mark in ("scaling", "topk_vs_threshold"):
+        assert page.count(f"<!-- {mark} -->\n") == 1
+    assert page.count("<!-- end -->") == 2
