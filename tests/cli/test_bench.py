@@ -1,32 +1,95 @@
-"""thresher bench on a tiny run: every contender, honest fields, a record file."""
+"""thresher bench on a tiny run: every contender, honest fields, missing rows by name, a record file."""
 
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli import tiny
 from tests.cli.conftest import Stock
+from thresher.evaluation import lineup
 
 BENCH = "bench {run} --test {test} --rounds 2 --batch-size 4 --texts 10"
 
 
-def test_bench_reports_every_contender(finished: Path, stock: Stock, tmp_path: Path) -> None:
+def test_bench_reports_every_contender(
+    finished: Path, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineup, "missing_package", lambda engine, dtype: "onnx")
     record = tmp_path / "records" / "bench.jsonl"
-    found = tiny.succeeds(BENCH + " --record {record} --json", run=finished, test=stock.test, record=record)
-    result = json.loads(found.out)
+    call = BENCH + " --no-memory --record {record} --json"
+    found = tiny.succeeds(call, run=finished, test=stock.test, record=record)
+    result = found.json()
     assert json.loads(record.read_text(encoding="utf-8")) == result
     rows = {(row["engine"], row["dtype"]): row for row in result["rows"]}
     assert {("hugging face", "fp32"), ("hugging face, sorted", "fp32")} <= set(rows)
     assert {("thresher dense", "fp32"), ("thresher pruned", "fp32"), ("thresher pruned", "int8")} <= set(rows)
+    absent = {(row["engine"], row["dtype"]): row["why"] for row in result["missing"]}
+    assert "onnx is not installed; pip install 'thresher[bench]'" in absent[("onnxruntime, sorted", "int8")]
+    assert set(absent) >= {("onnxruntime", "fp32"), ("openvino", "fp32"), ("openvino", "int8")}
+    assert "missing: openvino, sorted int8: onnx is not installed" in found.err
     assert rows[("hugging face", "fp32")]["agreement"] == 1.0
+    assert rows[("hugging face", "fp32")]["ratio_hugging_face"] == 1.0
     assert rows[("thresher dense", "fp32")]["agreement"] == 1.0
+    assert rows[("thresher dense", "fp32")]["relative_flops"] == 1.0
     assert rows[("thresher dense", "fp32")]["engine_relative_flops"] == 1.0
     assert rows[("thresher pruned", "fp32")]["engine_relative_flops"] < 1.0
+    assert rows[("thresher pruned", "fp32")]["relative_flops"] < 1.0
     for row in result["rows"]:
         assert 0 < row["texts_per_s_low"] <= row["texts_per_s"] <= row["texts_per_s_high"]
         assert 0 < row["latency_ms_p50"] <= row["latency_ms_p95"]
         assert 0 <= row["quality"] <= 1
+        assert row["peak_mib"] is None
 
 
-def test_bench_says_whether_pruning_pays(finished: Path, stock: Stock) -> None:
-    found = tiny.succeeds(BENCH, run=finished, test=stock.test)
-    assert "pruning makes the packed engine" in " ".join(found.out.split())
+def test_relative_flops_are_those_of_eval(finished: Path, stock: Stock) -> None:
+    places = {"run": finished, "test": stock.test}
+    bench = tiny.succeeds(BENCH + " --texts 999 --engines thresher --no-memory --json", **places).json()
+    pruned = next(row for row in bench["rows"] if (row["engine"], row["dtype"]) == ("thresher pruned", "fp32"))
+    evaluated = tiny.succeeds("eval {run} --test {test} --device cpu --json", **places).json()
+    flops = [value for key, value in _walk(evaluated) if key == "relative_flops" and value is not None]
+    assert any(pruned["relative_flops"] == pytest.approx(value, rel=1e-4) for value in flops)
+
+
+def _walk(value: object) -> list[tuple[str, object]]:
+    if isinstance(value, dict):
+        return [pair for key, inner in value.items() for pair in [(key, inner), *_walk(inner)]]
+    return [pair for inner in value for pair in _walk(inner)] if isinstance(value, list) else []
+
+
+def test_bench_says_whether_pruning_pays_in_a_table_that_fits(finished: Path, stock: Stock) -> None:
+    found = tiny.succeeds(BENCH + " --engines thresher --no-memory", run=finished, test=stock.test)
+    assert "as fast as dense in" in found.out
+    assert "no int8 rival was measured on unsorted texts" in found.out
+    assert max(len(line) for line in found.out.splitlines()) <= 120
+    assert "…" not in found.out
+
+
+def test_bench_without_our_engine_gives_no_verdict(finished: Path, stock: Stock) -> None:
+    found = tiny.succeeds(BENCH + " --engines hf --no-memory --json", run=finished, test=stock.test)
+    assert found.json()["verdict"] is None
+    assert "no verdict on pruning" in found.err
+
+
+def test_an_unknown_engine_is_one_line(finished: Path, stock: Stock) -> None:
+    found = tiny.thresher(BENCH + " --engines tensorrt", run=finished, test=stock.test)
+    assert found.code == 2
+    assert "error: engine 'tensorrt' is not one of: hf, onnxruntime, openvino, thresher" in found.err
+
+
+@pytest.mark.slow
+def test_bench_measures_onnxruntime_and_openvino(finished: Path, stock: Stock) -> None:
+    for engine, dtype in lineup.NEEDS:
+        package = lineup.missing_package(engine, dtype)
+        if package is not None:
+            pytest.skip(f"needs {package}, of the extra 'bench'")
+    call = BENCH + " --engines onnxruntime,openvino --threads 1 --json"
+    result = tiny.succeeds(call, run=finished, test=stock.test).json()
+    rows = {(row["engine"], row["dtype"]): row for row in result["rows"]}
+    for engine in ("onnxruntime", "openvino"):
+        for name in (engine, f"{engine}, sorted"):
+            assert rows[(name, "fp32")]["agreement"] == 1.0
+            assert (name, "int8") in rows
+    assert all(row["peak_mib"] > 10 for row in result["rows"])
+    assert rows[("onnxruntime", "fp32")]["peak_mib"] < rows[("hugging face", "fp32")]["peak_mib"]
+    assert result["calibration"]["source"] == "test texts, unlabelled"

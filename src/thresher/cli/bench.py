@@ -1,5 +1,7 @@
 """thresher bench: honest speed on this machine."""
 
+import contextlib
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,22 +20,28 @@ from thresher.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
     from rich.table import Table
 
-    from thresher.evaluation.speed import Contender
+    from thresher.evaluation.lineup import Material
+    from thresher.tasks import Example, Task
+    from thresher.tasks.encode import Encoded
 
-
+CALIBRATION_TEXTS = 128
+WIDTH = 120
+RIVAL_PACKAGES = ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf")
 SHORT = {
-    "hugging face": "HF padded",
-    "hugging face, sorted": "HF sorted",
-    "thresher dense": "packed",
+    "hugging face": "HF",
+    "hugging face, sorted": "HF, sorted",
+    "thresher dense": "packed, dense",
     "thresher pruned": "packed, pruned",
 }
 LEGEND = (
-    "HF: the dense model in Hugging Face, padded (sorted: texts by length); packed: the same in our engine.\n"
-    "per s: texts per second; x HF: against the fastest HF row; p50, p95: milliseconds of one text;\n"
-    "agree: same decisions as HF in fp32.\n"
-    "FLOPs: what the engine computes over what it computes for the dense model."
+    "HF, onnxruntime, openvino: the dense model, padded (sorted: texts by length); packed: our engine, no padding.\n"
+    "per s: texts per second, median and range; x HF: over HF fp32; x best: over the fastest row that is not ours;\n"
+    "p50, p95: ms of one text; agree: same decisions as HF fp32; FLOPs: paper's count; MiB: peak, in a process alone."
 )
 
 
@@ -49,25 +57,30 @@ def bench(
     batch_size: Annotated[int, typer.Option(help="texts per batch", min=1)] = 32,
     rounds: Annotated[int, typer.Option(help="timed rounds; all contenders take turns in each", min=1)] = 5,
     threads: Annotated[int | None, typer.Option(help="processor threads; default: all cores", min=1)] = None,
+    engines: Annotated[
+        str | None, typer.Option(help="only these of hf,onnxruntime,openvino,thresher; HF fp32 always takes part")
+    ] = None,
+    memory: Annotated[bool, typer.Option(help="measure each row's peak memory in a process of its own")] = True,
     record: Annotated[Path | None, typer.Option(help="append the result to this JSON lines file")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare Hugging Face (padded) with the packed engine, dense and pruned: speed, latency, quality, agreement.
+    """Compare the packed engine, dense and pruned, with Hugging Face, onnxruntime and OpenVINO on this machine.
 
-    Ratios are against the best Hugging Face row, which may sort its texts by length. Example: thresher bench runs/demo
+    Rivals also get their texts sorted by length. Example: thresher bench runs/demo
     """
     import json
+    import tempfile
 
     import torch
-    from rich.progress import Progress
 
     from thresher.cli.output import console, print_json, quiet_libraries
-    from thresher.evaluation.speed import race
-    from thresher.models.attach import encoder_shape
+    from thresher.evaluation.lineup import Material, parse_engines
+    from thresher.evaluation.verdict import judge
     from thresher.models.checkpoint import load, read_manifest
     from thresher.records import provenance
     from thresher.tasks.encode import encode, usable_positions
 
+    wanted = parse_engines(engines)
     manifest = read_manifest(run)
     columns = (text_column, pair_column, label_column)
     rows = load_test_rows(run, manifest, task=task, data=data, test=test, columns=columns)
@@ -75,24 +88,25 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     checkpoint = load(run)
-    model, tokenizer = checkpoint.model, checkpoint.tokenizer
-    examples = next(iter(rows.test.values()))[:texts]
-    limits = {"max_length": trained_length(manifest), "positions": usable_positions(model.config)}
-    encoded = encode(tokenizer, examples, **limits).rows
-    contenders = _contenders(run, model, tokenizer)
+    tokenizer = checkpoint.tokenizer
+    limits = {"max_length": trained_length(manifest), "positions": usable_positions(checkpoint.model.config)}
+    encoded = encode(tokenizer, next(iter(rows.test.values()))[:texts], **limits).rows
+    calibration, source = _calibration(rows, texts)
     screen = console(as_json)
-    with Progress(console=screen, transient=True) as bars:
-        bar = bars.add_task("racing", total=len(contenders) * (rounds + 1))
-        found = race(
-            contenders,
-            encoded,
-            rows,
-            shape=encoder_shape(model),
-            batch_size=batch_size,
-            rounds=rounds,
-            latency_texts=min(50, len(encoded)),
-            on_step=lambda: bars.advance(bar),
+    with tempfile.TemporaryDirectory() as work:
+        material = Material(
+            run=run,
+            # A run without a dense model of its own is compared with its own weights, unpruned.
+            dense=run / "dense" if (run / "dense").is_dir() else run,
+            work=Path(work),
+            calibration=encode(tokenizer, calibration, **limits).rows,
+            pad_id=tokenizer.pad_token_id,
+            threads=torch.get_num_threads(),
         )
+        plan = _Plan(wanted, material, encoded, rows, batch_size=batch_size, rounds=rounds, memory=memory)
+        found, missing = _measure(plan, checkpoint.model, screen)
+    verdict = judge(found)
+    about = provenance(device="cpu", seed=None)
     result = {
         "run": str(run),
         "task": rows.spec.name,
@@ -100,13 +114,24 @@ def bench(
         "mean_length": sum(len(row.input_ids) for row in encoded) / len(encoded),
         "batch_size": batch_size,
         "rounds": rounds,
-        "threads": torch.get_num_threads(),
-        "rows": [row.to_dict() for row in found],
-        **provenance(device="cpu", seed=None),
+        "threads": material.threads,
+        "engines": list(wanted),
+        "calibration": {"texts": len(calibration), "source": source},
+        "rows": found,
+        "missing": missing,
+        "verdict": None if verdict is None else verdict.to_dict(),
+        **about,
+        "versions": {**about["versions"], **_rival_versions()},
     }
+    if not screen.is_terminal:
+        screen.width = max(screen.width, WIDTH)  # a pipe or a file has no width of its own
     screen.print(_table(result))
-    screen.print(LEGEND, highlight=False)
-    screen.print(_verdict(result))
+    screen.print(LEGEND)
+    for row in missing:
+        screen.print(f"missing: {row['engine']} {row['dtype']}: {row['why']}", markup=False, soft_wrap=True)
+    if any((row["engine"], row["dtype"]) == ("openvino", "int8") for row in found):
+        screen.print(f"openvino int8 is calibrated on {len(calibration)} {source}")
+    screen.print(verdict.text() if verdict else "no verdict on pruning: --engines leaves thresher out")
     if record is not None:
         record.parent.mkdir(parents=True, exist_ok=True)
         with record.open("a", encoding="utf-8") as file:
@@ -115,27 +140,74 @@ def bench(
         print_json(result)
 
 
-def _contenders(run: Path, model: Any, tokenizer: Any) -> "list[Contender]":
-    """The dense fine-tuned model where the run has one (else the same weights unpruned), and the packed engines."""
-    from thresher.engine.engine import Engine
-    from thresher.evaluation.speed import hugging_face, thresher_engine
-    from thresher.hardware import native_bf16_on_cpu
-    from thresher.models.checkpoint import load_dense
+@dataclass(frozen=True)
+class _Plan:
+    """What is measured, and how."""
 
-    dense = load_dense(run / "dense", whole=True)[0] if (run / "dense").is_dir() else load_dense(run, whole=True)[0]
-    dense.eval()
-    found = []
-    for dtype in ("fp32", "bf16") if native_bf16_on_cpu() else ("fp32",):
-        for length_sorted in (False, True):
-            found.append(hugging_face(dense, dtype=dtype, pad_id=tokenizer.pad_token_id, length_sorted=length_sorted))
-    for dtype in ("fp32", "bf16", "int8") if native_bf16_on_cpu() else ("fp32", "int8"):
-        found.append(thresher_engine("thresher dense", Engine.from_model(dense, tokenizer, dtype=dtype)))
-        found.append(thresher_engine("thresher pruned", Engine.from_model(model, tokenizer, dtype=dtype)))
+    engines: "Sequence[str]"
+    material: "Material"
+    texts: "list[Encoded]"
+    task: "Task"
+    _: KW_ONLY
+    batch_size: int
+    rounds: int
+    memory: bool
+
+
+def _measure(plan: _Plan, model: Any, screen: "Console") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows that were measured, with their ratios, and those that are missing."""
+    from concurrent.futures.process import BrokenProcessPool
+
+    from rich.progress import Progress
+
+    from thresher.evaluation.alone import peak_mib
+    from thresher.evaluation.lineup import Missing, line_up, rows_of
+    from thresher.evaluation.speed import race
+    from thresher.evaluation.verdict import add_ratios_
+    from thresher.models.attach import encoder_shape
+
+    with Progress(console=screen, transient=True) as bars:
+        bar = bars.add_task("loading and exporting", total=len(rows_of(plan.engines)))
+        contenders, missing = line_up(plan.engines, plan.material, on_step=lambda: bars.advance(bar))
+        bar = bars.add_task("racing", total=len(contenders) * (plan.rounds + 1))
+        speeds = race(
+            contenders,
+            plan.texts,
+            plan.task,
+            shape=encoder_shape(model),
+            batch_size=plan.batch_size,
+            rounds=plan.rounds,
+            latency_texts=min(50, len(plan.texts)),
+            on_step=lambda: bars.advance(bar),
+        )
+        rows = [speed.to_dict() for speed in speeds]
+        add_ratios_(rows)
+        if plan.memory:
+            bar = bars.add_task("measuring memory", total=len(contenders))
+            for row, contender in zip(rows, contenders, strict=True):
+                try:
+                    row["peak_mib"] = peak_mib(contender.spec, plan.texts, plan.batch_size)
+                except BrokenProcessPool as error:  # killed, most likely for want of memory; the race still counts
+                    missing.append(Missing(row["engine"], row["dtype"], f"peak memory: {error}"))
+                bars.advance(bar)
+    return rows, [asdict(row) for row in missing]
+
+
+def _calibration(task: "Task", texts: int) -> "tuple[list[Example], str]":
+    """Texts for static int8, evenly spread: training ones where the task has them, else test texts, best not timed."""
+    test = next(iter(task.test.values()))
+    rows, source = (task.train, "training texts") if task.train else (test[texts:] or test, "test texts, unlabelled")
+    return rows[:: max(1, len(rows) // CALIBRATION_TEXTS)][:CALIBRATION_TEXTS], source
+
+
+def _rival_versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in RIVAL_PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
     return found
-
-
-def _best_rival(result: dict[str, Any]) -> float:
-    return max(float(row["texts_per_s"]) for row in result["rows"] if row["engine"].startswith("hugging face"))
 
 
 def _table(result: dict[str, Any]) -> "Table":
@@ -146,25 +218,27 @@ def _table(result: dict[str, Any]) -> "Table":
         f"{result['threads']} threads"
     )
     table = Table(title=title, title_justify="left")
-    table.add_column("engine", no_wrap=True)
-    table.add_column("dtype", no_wrap=True)
-    for name in ("per s", "x HF", "p50", "p95", "score", "agree", "FLOPs"):
-        table.add_column(name, justify="right")
-    best = _best_rival(result)
+    for name in ("engine", "dtype"):
+        table.add_column(name, no_wrap=True)
+    for name in ("per s", "range", "x HF", "x best", "p50", "p95", "score", "agree", "FLOPs", "MiB"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in result["rows"]:
-        cost = "-" if row["engine_relative_flops"] is None else f"{row['engine_relative_flops']:.2f}"
-        speed = (f"{row['texts_per_s']:.0f}", f"{row['texts_per_s'] / best:.2f}")
-        latency = (f"{row['latency_ms_p50']:.1f}", f"{row['latency_ms_p95']:.1f}")
-        quality = (f"{100 * row['quality']:.2f}", f"{100 * row['agreement']:.1f}")
-        table.add_row(SHORT[row["engine"]], row["dtype"], *speed, *latency, *quality, cost)
+        table.add_row(
+            SHORT.get(row["engine"], row["engine"]),
+            row["dtype"],
+            f"{row['texts_per_s']:.0f}",
+            f"{row['texts_per_s_low']:.0f}-{row['texts_per_s_high']:.0f}",
+            f"{row['ratio_hugging_face']:.2f}",
+            f"{row['ratio_best_rival']:.2f}",
+            f"{row['latency_ms_p50']:.1f}",
+            f"{row['latency_ms_p95']:.1f}",
+            f"{100 * row['quality']:.2f}",
+            f"{100 * row['agreement']:.1f}",
+            f"{row['relative_flops']:.2f}",
+            "-" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}",
+        )
+    measured = {(row["engine"], row["dtype"]) for row in result["rows"]}
+    for row in result["missing"]:
+        if (row["engine"], row["dtype"]) not in measured:
+            table.add_row(SHORT.get(row["engine"], row["engine"]), row["dtype"], "missing")
     return table
-
-
-def _verdict(result: dict[str, Any]) -> str:
-    """Whether pruning pays here: pruned against dense in the same arithmetic, where it is fastest."""
-    rates = {(row["engine"], row["dtype"]): row["texts_per_s"] for row in result["rows"]}
-    kinds = [dtype for engine, dtype in rates if engine == "thresher pruned"]
-    best = max(kinds, key=lambda dtype: rates[("thresher pruned", dtype)])
-    gain = rates[("thresher pruned", best)] / rates[("thresher dense", best)]
-    says = f"pruning makes the packed engine {gain:.2f}x as fast in {best}"
-    return says if gain > 1.02 else f"pruning does not pay here: {says}; use the dense engine for texts this short"

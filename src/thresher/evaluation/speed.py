@@ -4,7 +4,6 @@ A contender takes a batch of token sequences and returns logits. Tokenization is
 packing are timed.
 """
 
-import copy
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -13,29 +12,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from thresher.core.cost import EncoderShape, engine_relative_flops
-from thresher.engine.engine import Engine
-from thresher.tasks.encode import Encoded, collate
+from thresher.core.cost import EncoderShape, engine_relative_flops, relative_flops, tokens_seen
+from thresher.evaluation.contenders import Contender
+from thresher.tasks.encode import Encoded
 from thresher.tasks.task import Task
 
-Run = Callable[[Sequence[Encoded]], tuple[Tensor, Tensor | None]]  # logits (batch, outputs), kept (batch, layers)
-
-
-@dataclass(frozen=True)
-class Contender:
-    """One row of the benchmark. `length_sorted` ones get their texts sorted by length, the best case for padding."""
-
-    engine: str
-    dtype: str
-    run: Run
-    length_sorted: bool = False
+LATENCY_BLOCK = 10
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured. Rates are medians over the rounds, latency is of single texts; None: does not apply."""
+    """What was measured. Rates are medians over the rounds, latency is of single texts; None: does not apply.
+
+    `relative_flops` is in the paper's accounting on true lengths; `engine_relative_flops` is what packed execution
+    computes over what it computes for the dense model. `peak_mib` is measured apart.
+    """
 
     engine: str
     dtype: str
@@ -46,39 +39,23 @@ class Speed:
     latency_ms_p95: float
     quality: float
     agreement: float
+    relative_flops: float
     engine_relative_flops: float | None
+    peak_mib: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def hugging_face(model: Any, *, dtype: str, pad_id: int, length_sorted: bool) -> Contender:
-    """The stock forward with its own attention (SDPA where the family has it), on padded batches.
+@dataclass(frozen=True)
+class _Pass:
+    """One pass over all rows; results are in row order."""
 
-    bf16 means a model converted to bf16, which is faster than autocast.
-    """
-    model = copy.deepcopy(model).to(torch.bfloat16) if dtype == "bf16" else model
-
-    def run(rows: Sequence[Encoded]) -> tuple[Tensor, None]:
-        batch = collate(rows, pad_id=pad_id)
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        return model(**inputs).logits.float(), None
-
-    name = "hugging face, sorted" if length_sorted else "hugging face"
-    return Contender(engine=name, dtype=dtype, run=run, length_sorted=length_sorted)
+    seconds: float
+    logits: NDArray[np.float32]
+    kept: NDArray[np.int64] | None
 
 
-def thresher_engine(name: str, engine: Engine) -> Contender:
-    """Our packed engine."""
-
-    def run(rows: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
-        output = engine.packed.logits([row.input_ids for row in rows], [row.token_type_ids for row in rows])
-        return output.logits, output.kept
-
-    return Contender(engine=name, dtype=engine.packed.backend.dtype, run=run)
-
-
-@torch.inference_mode()
 def race(
     contenders: Sequence[Contender],
     rows: Sequence[Encoded],
@@ -95,69 +72,85 @@ def race(
     The first contender's predictions are what agreement is measured against.
     """
     times: list[list[float]] = [[] for _ in contenders]
-    found: list[tuple[Tensor, Tensor | None]] = []
+    found: list[_Pass] = []
     for turn in range(rounds + 1):
         found = []
         for i, contender in enumerate(contenders):
-            seconds, logits, kept = _one_pass(contender, rows, batch_size)
+            found.append(_one_pass(contender, rows, batch_size))
             if turn > 0:
-                times[i].append(seconds)
-            found.append((logits, kept))
+                times[i].append(found[i].seconds)
             on_step()
     latencies = _latencies(contenders, rows, latency_texts)
     labels = np.array([row.label for row in rows])
-    lengths = torch.tensor([len(row.input_ids) for row in rows])
     results = []
     for i, contender in enumerate(contenders):
         rates = [len(rows) / seconds for seconds in times[i]]
-        logits, kept = found[i]
+        paper, packed = _costs(contender, found[i].kept, rows, shape)
         results.append(
             Speed(
-                engine=contender.engine,
-                dtype=contender.dtype,
+                engine=contender.spec.engine,
+                dtype=contender.spec.dtype,
                 texts_per_s=statistics.median(rates),
                 texts_per_s_low=min(rates),
                 texts_per_s_high=max(rates),
                 latency_ms_p50=float(np.quantile(latencies[i], 0.5)),
                 latency_ms_p95=float(np.quantile(latencies[i], 0.95)),
-                quality=task.score(logits.numpy(), labels)["score"],
-                agreement=_agreement(logits, found[0][0]),
-                engine_relative_flops=None if kept is None else engine_relative_flops(shape, lengths, kept),
+                quality=task.score(found[i].logits, labels)["score"],
+                agreement=_agreement(found[i].logits, found[0].logits),
+                relative_flops=paper,
+                engine_relative_flops=packed,
             )
         )
     return results
 
 
-def _one_pass(contender: Contender, rows: Sequence[Encoded], batch_size: int) -> tuple[float, Tensor, Tensor | None]:
-    """Seconds for all rows in batches, and logits and kept counts in row order."""
-    order = list(range(len(rows)))
-    if contender.length_sorted:
-        order.sort(key=lambda i: len(rows[i].input_ids))
-    parts = []
+def _one_pass(contender: Contender, rows: Sequence[Encoded], batch_size: int) -> _Pass:
+    batches = contender.spec.batches(rows, batch_size)
     began = time.perf_counter()
-    for start in range(0, len(order), batch_size):
-        parts.append(contender.run([rows[i] for i in order[start : start + batch_size]]))
+    parts = [contender.run(batch) for batch in batches]
     seconds = time.perf_counter() - began
-    back = torch.tensor(order).argsort()
-    kept = [part for _, part in parts if part is not None]
-    return seconds, torch.cat([logits for logits, _ in parts])[back], torch.cat(kept)[back] if kept else None
+    back = np.argsort(contender.spec.order(rows))
+    logits = np.concatenate([logits for logits, _ in parts])[back]
+    kept = [kept for _, kept in parts if kept is not None]
+    return _Pass(seconds, logits, np.concatenate(kept)[back] if kept else None)
 
 
 def _latencies(contenders: Sequence[Contender], rows: Sequence[Encoded], count: int) -> list[list[float]]:
-    """Milliseconds of single texts, evenly spread over the rows, contenders in turn; three texts warm up."""
+    """Milliseconds of single texts, evenly spread over the rows, in blocks of ten per contender.
+
+    A block runs once untimed: the threads of the contender before may still spin, and OpenVINO compiles for every
+    length it has not met (6.4 ms instead of 3.6).
+    """
+    texts = [rows[len(rows) * number // count] for number in range(count)]
     found: list[list[float]] = [[] for _ in contenders]
-    for number in range(-3, count):
-        row = rows[len(rows) * max(0, number) // count]
+    for start in range(0, count, LATENCY_BLOCK):
+        block = texts[start : start + LATENCY_BLOCK]
         for i, contender in enumerate(contenders):
-            began = time.perf_counter()
-            contender.run([row])
-            if number >= 0:
+            for row in block:
+                contender.run([row])
+            for row in block:
+                began = time.perf_counter()
+                contender.run([row])
                 found[i].append(1000 * (time.perf_counter() - began))
     return found
 
 
-def _agreement(logits: Tensor, dense: Tensor) -> float:
+def _costs(
+    contender: Contender, kept: NDArray[np.int64] | None, rows: Sequence[Encoded], shape: EncoderShape
+) -> tuple[float, float | None]:
+    """Relative FLOPs in the paper's accounting, and in the engine's where it is ours; rivals are dense."""
+    if kept is None:
+        return 1.0, None
+    lengths, counts = torch.tensor([len(row.input_ids) for row in rows]), torch.from_numpy(kept).clone()
+    if not contender.counts_last:
+        # The engine computes one token of the last layer, whatever its threshold; the paper's FFN is then counted for
+        # every token the layer sees, never for fewer than a threshold would keep.
+        counts[:, -1] = tokens_seen(lengths, counts)[:, -1]
+    return float(relative_flops(shape, lengths, counts)), engine_relative_flops(shape, lengths, counts)
+
+
+def _agreement(logits: NDArray[np.float32], dense: NDArray[np.float32]) -> float:
     """Share of equal decisions; for a regression, the correlation of the predictions."""
     if logits.shape[-1] == 1:
-        return float(np.corrcoef(logits[:, 0].numpy(), dense[:, 0].numpy())[0, 1])
-    return float((logits.argmax(dim=-1) == dense.argmax(dim=-1)).float().mean())
+        return float(np.corrcoef(logits[:, 0], dense[:, 0])[0, 1])
+    return float((logits.argmax(axis=-1) == dense.argmax(axis=-1)).mean())

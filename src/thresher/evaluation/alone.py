@@ -1,0 +1,74 @@
+"""Work in a fresh process of its own: conversions that print and leave traces, and the peak memory of one contender."""
+
+import contextlib
+import ctypes
+import gc
+import os
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from thresher.evaluation.contenders import Spec, Tokens, build
+from thresher.evaluation.rivals import Row
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def alone(function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Call a function of a module in a new process, which ends with it. What it raises is raised here."""
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn"), initializer=_silence) as pool:
+        return pool.submit(function, *args, **options).result()
+
+
+def peak_mib(spec: Spec, rows: Sequence[Row], batch_size: int) -> float:
+    """The most memory that a process with this contender alone holds while it runs the batches that need most."""
+    # Plain tokens: unpickling the rows of a task would load torch.
+    plain = [Tokens(row.input_ids, row.token_type_ids) for row in rows]
+    return alone(_peak_of, spec, heaviest(spec, plain, batch_size))
+
+
+def heaviest(spec: Spec, rows: Sequence[Tokens], batch_size: int) -> list[list[Tokens]]:
+    """The two batches with the longest texts and the two with most tokens: padded and packed peaks lie among them."""
+    batches = spec.batches(rows, batch_size)
+    longest = sorted(batches, key=lambda batch: -max(len(row.input_ids) for row in batch))
+    fullest = sorted(batches, key=lambda batch: -sum(len(row.input_ids) for row in batch))
+    chosen = longest[:2] + fullest[:2]
+    return [batch for i, batch in enumerate(chosen) if batch not in chosen[:i]]
+
+
+def _peak_of(spec: Spec, batches: Sequence[Sequence[Tokens]]) -> float:
+    run = build(spec).run
+    _forget_loading()
+    for batch in batches:
+        run(batch)
+    return _peak()
+
+
+def _forget_loading() -> None:
+    """Hand back what loading left free and start the peak anew; outside Linux the peak includes loading."""
+    gc.collect()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):  # a C library other than glibc has no malloc_trim
+            ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _peak() -> float:
+    if sys.platform == "linux":
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        return int(status.split("VmHWM:")[1].split()[0]) / 1024
+    bytes_per_unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * bytes_per_unit / 2**20
+
+
+def _silence() -> None:
+    """The converters draw bars and print advice, and standard output belongs to the result."""
+    os.environ["CI"] = "true"  # OpenVINO's and NNCF's converters report their use over the network elsewhere
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)

@@ -1,0 +1,127 @@
+"""The rows of the benchmark, built from folders on disk.
+
+A Spec is small and can be sent to another process. Libraries are imported by the contender that needs them, so that the
+memory of an onnxruntime row has no torch in it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thresher.evaluation.rivals import Row, open_onnxruntime, open_openvino, padded
+from thresher.hardware import native_bf16_on_cpu
+
+# logits (batch, outputs), and for our engine kept (batch, layers)
+Run = Callable[[Sequence[Row]], tuple[NDArray[np.float32], NDArray[np.int64] | None]]
+R = TypeVar("R", bound=Row)
+SORTED = ", sorted"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A Row and nothing else."""
+
+    input_ids: list[int]
+    token_type_ids: list[int] | None
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One row: the engine's name, its arithmetic and the file or folder it loads.
+
+    Rows whose name ends in ", sorted" get their texts sorted by length, the best case for padding.
+    """
+
+    engine: str
+    dtype: str
+    path: Path
+    pad_id: int
+    threads: int
+
+    @property
+    def kind(self) -> str:
+        return self.engine.removesuffix(SORTED)
+
+    def order(self, rows: Sequence[Row]) -> list[int]:
+        """The rows' numbers in the order this contender gets them."""
+        numbers = list(range(len(rows)))
+        return sorted(numbers, key=lambda i: len(rows[i].input_ids)) if self.engine.endswith(SORTED) else numbers
+
+    def batches(self, rows: Sequence[R], batch_size: int) -> list[list[R]]:
+        ordered = [rows[i] for i in self.order(rows)]
+        return [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A loaded row. `counts_last`: its kept counts hold for the last layer too, of which it computes one token only."""
+
+    spec: Spec
+    run: Run
+    counts_last: bool = False
+
+
+def build(spec: Spec) -> Contender:
+    """Load a contender; several rows may share the result's `run`."""
+    if spec.kind == "onnxruntime":
+        return Contender(spec, _on_padded(open_onnxruntime(spec.path, threads=spec.threads), spec.pad_id))
+    if spec.kind == "openvino":
+        # What NNCF leaves in floating point runs in bf16 where that is native: the plugin's own choice, and the faster.
+        wants_bf16 = spec.dtype == "bf16" or (spec.dtype == "int8" and native_bf16_on_cpu())
+        precision = "bf16" if wants_bf16 else "f32"
+        forward = open_openvino(spec.path, precision=precision, threads=spec.threads)
+        return Contender(spec, _on_padded(forward, spec.pad_id))
+
+    import torch
+
+    torch.set_num_threads(spec.threads)
+    return _hugging_face(spec) if spec.kind == "hugging face" else _thresher(spec)
+
+
+def _on_padded(forward: Callable[[Any], NDArray[np.float32]], pad_id: int) -> Run:
+    return lambda rows: (forward(padded(rows, pad_id)), None)
+
+
+def _hugging_face(spec: Spec) -> Contender:
+    """The stock forward with its own attention (SDPA where the family has it).
+
+    bf16 means a model converted to bf16, which is faster than autocast.
+    """
+    import torch
+
+    from thresher.models.checkpoint import load_dense
+
+    model = load_dense(spec.path, whole=True)[0].eval()
+    if spec.dtype == "bf16":
+        model = model.to(torch.bfloat16)
+
+    @torch.inference_mode()
+    def forward(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        found = model(**{name: torch.from_numpy(value) for name, value in inputs.items()}).logits.float()
+        return np.asarray(found.numpy())
+
+    return Contender(spec, _on_padded(forward, spec.pad_id))
+
+
+def _thresher(spec: Spec) -> Contender:
+    """Our packed engine: the pruned run, or the dense folder without gates."""
+    from thresher.engine.engine import Engine
+    from thresher.models.checkpoint import load_dense
+
+    if spec.kind == "thresher pruned":
+        engine = Engine.load(spec.path, dtype=spec.dtype)
+    else:
+        engine = Engine.from_model(*load_dense(spec.path, whole=True), dtype=spec.dtype)
+    packed = engine.packed
+
+    def run(rows: Sequence[Row]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        output = packed.logits([row.input_ids for row in rows], [row.token_type_ids for row in rows])
+        return output.logits.numpy(), output.kept.numpy()
+
+    only_first = math.isinf(packed.thresholds[-1]) and packed.config.protect == ("first",)
+    return Contender(spec, run, counts_last=only_first)

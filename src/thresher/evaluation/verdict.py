@@ -1,0 +1,104 @@
+"""What a benchmark's rows amount to: ratios, and whether pruning pays here."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from thresher.evaluation.contenders import SORTED
+
+Table = list[dict[str, Any]]  # rows as Speed.to_dict() gives them
+PAYS = 1.02  # below this a difference is the machine's noise
+
+
+def is_rival(row: dict[str, Any]) -> bool:
+    return not row["engine"].startswith("thresher")
+
+
+def fastest(rows: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    return max(rows, key=lambda row: float(row["texts_per_s"]), default=None)
+
+
+def add_ratios_(rows: Table) -> None:
+    """Every row's speed over Hugging Face fp32 padded, the first row, and over the fastest row that is not ours."""
+    rival = fastest(filter(is_rival, rows))
+    assert rival is not None  # the first row is one
+    for row in rows:
+        row["ratio_hugging_face"] = row["texts_per_s"] / rows[0]["texts_per_s"]
+        row["ratio_best_rival"] = row["texts_per_s"] / rival["texts_per_s"]
+
+
+@dataclass(frozen=True)
+class Against:
+    """Pruned, in its fastest arithmetic, against the best int8 rival; quality_difference is pruned minus rival."""
+
+    engine: str
+    speedup: float
+    quality_difference: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Pruned against dense in the arithmetic in which pruned is fastest. The shares are of what FLOPs promise."""
+
+    dtype: str
+    speedup: float
+    flops_ratio: float
+    share: float
+    paper_flops_ratio: float
+    paper_share: float
+    pays: bool
+    int8_unsorted: Against | None
+    int8_sorted: Against | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        lines = [
+            f"pruned is {self.speedup:.2f}x as fast as dense in {self.dtype}: {100 * self.share:.0f}% of the "
+            f"{self.flops_ratio:.2f}x fewer FLOPs in the engine "
+            f"({100 * self.paper_share:.0f}% of {self.paper_flops_ratio:.2f}x in the paper's count)"
+        ]
+        if not self.pays:
+            loss = "no faster" if self.speedup >= 1 / PAYS else f"{100 * (1 - self.speedup):.0f}% slower"
+            lines.append(f"pruning does not pay here: {loss} than dense; use the dense engine for texts like these")
+        for order, found in (("unsorted", self.int8_unsorted), ("sorted", self.int8_sorted)):
+            if found is None:
+                lines.append(f"no int8 rival was measured on {order} texts")
+            else:
+                lines.append(
+                    f"pruned {self.dtype} is {found.speedup:.2f}x as fast as the best int8 rival on {order} texts, "
+                    f"{found.engine}, at {100 * found.quality_difference:+.2f} points of quality"
+                )
+        return "\n".join(lines)
+
+
+def judge(rows: Table) -> Verdict | None:
+    """None where our engine took no part."""
+    pruned = fastest(row for row in rows if row["engine"] == "thresher pruned")
+    if pruned is None:
+        return None
+    dtype = pruned["dtype"]
+    dense = next(row for row in rows if row["engine"] == "thresher dense" and row["dtype"] == dtype)
+    speedup = pruned["texts_per_s"] / dense["texts_per_s"]
+    ratio, paper = 1 / pruned["engine_relative_flops"], 1 / pruned["relative_flops"]
+    int8 = [row for row in rows if is_rival(row) and row["dtype"] == "int8"]
+    return Verdict(
+        dtype=dtype,
+        speedup=speedup,
+        flops_ratio=ratio,
+        share=speedup / ratio,
+        paper_flops_ratio=paper,
+        paper_share=speedup / paper,
+        pays=speedup > PAYS,
+        int8_unsorted=_against(pruned, [row for row in int8 if not row["engine"].endswith(SORTED)]),
+        int8_sorted=_against(pruned, [row for row in int8 if row["engine"].endswith(SORTED)]),
+    )
+
+
+def _against(pruned: dict[str, Any], rivals: Table) -> Against | None:
+    rival = fastest(rivals)
+    if rival is None:
+        return None
+    speedup = pruned["texts_per_s"] / rival["texts_per_s"]
+    return Against(rival["engine"].removesuffix(SORTED), speedup, pruned["quality"] - rival["quality"])

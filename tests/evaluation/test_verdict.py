@@ -1,0 +1,57 @@
+"""Ratios and the verdict, on made-up rows whose answers are plain to see."""
+
+from typing import Any
+
+import pytest
+
+from thresher.evaluation.verdict import add_ratios_, judge
+
+
+def row(engine: str, dtype: str, rate: float, **more: Any) -> dict[str, Any]:
+    common = {"quality": 0.9, "relative_flops": 1.0, "engine_relative_flops": None}
+    return {"engine": engine, "dtype": dtype, "texts_per_s": rate, **common, **more}
+
+
+def table(pruned: float) -> list[dict[str, Any]]:
+    return [
+        row("hugging face", "fp32", 10.0),
+        row("onnxruntime", "int8", 40.0),
+        row("openvino", "int8", 50.0, quality=0.88),
+        row("openvino, sorted", "int8", 100.0),
+        row("thresher dense", "int8", 100.0, engine_relative_flops=1.0),
+        row("thresher pruned", "int8", pruned, relative_flops=0.4, engine_relative_flops=0.5),
+    ]
+
+
+def test_ratios_are_to_the_padded_fp32_row_and_to_the_best_row_that_is_not_ours() -> None:
+    rows = table(150.0)
+    add_ratios_(rows)
+    assert rows[-1]["ratio_hugging_face"] == 15.0
+    assert rows[-1]["ratio_best_rival"] == 1.5
+
+
+def test_the_verdict_gives_the_share_of_the_flops_ratio_and_the_best_int8_rivals() -> None:
+    verdict = judge(table(150.0))
+    assert verdict is not None and verdict.pays
+    assert (verdict.speedup, verdict.flops_ratio, verdict.share) == (1.5, 2.0, 0.75)
+    assert (verdict.paper_flops_ratio, verdict.paper_share) == (2.5, 0.6)
+    assert verdict.int8_unsorted is not None and verdict.int8_unsorted.engine == "openvino"
+    assert verdict.int8_unsorted.speedup == 3.0
+    assert verdict.int8_unsorted.quality_difference == pytest.approx(0.02)
+    assert verdict.int8_sorted is not None and verdict.int8_sorted.speedup == 1.5
+    assert "pruned is 1.50x as fast as dense in int8: 75% of the 2.00x fewer FLOPs" in verdict.text()
+
+
+@pytest.mark.parametrize(("pruned", "words"), [(80.0, "20% slower than dense"), (101.0, "no faster than dense")])
+def test_it_says_when_pruning_does_not_pay_and_by_how_much(pruned: float, words: str) -> None:
+    verdict = judge(table(pruned))
+    assert verdict is not None and not verdict.pays
+    assert f"pruning does not pay here: {words}" in verdict.text()
+
+
+def test_absent_rows_are_said_to_be_absent() -> None:
+    rows = [r for r in table(150.0) if not r["engine"].startswith(("openvino", "onnx"))]
+    verdict = judge(rows)
+    assert verdict is not None
+    assert "no int8 rival was measured on sorted texts" in verdict.text()
+    assert judge(rows[:1]) is None
