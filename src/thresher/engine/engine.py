@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from thresher.config import PruneConfig
+from thresher.engine.backends.base import Backend
 from thresher.engine.choose import choose_backend
 from thresher.engine.packed import Output, PackedClassifier
+from thresher.engine.steps import read_steps
 from thresher.engine.texts import EncodedText, encode_texts
-from thresher.engine.weights import read_weights
+from thresher.engine.weights import LayerSteps, read_weights
 from thresher.errors import ConfigError, ModelError
 from thresher.models.attach import GATES_NAME, gates_of
 from thresher.models.checkpoint import MANIFEST, load, load_dense
@@ -50,24 +52,43 @@ class Engine:
         self._tokenizing = threading.Lock()  # a tokenizer keeps its truncation as state: one call at a time
 
     @staticmethod
-    def load(path: str | Path, *, backend: str = "auto", dtype: str = "auto", dial: float = 1.0) -> "Engine":
+    def load(
+        path: str | Path, *, device: str = "auto", backend: str = "auto", dtype: str = "auto", dial: float = 1.0
+    ) -> "Engine":
         """From a folder written by thresher, or any Hugging Face folder with a classification head.
 
-        `dial` scales the thresholds: 0 is dense, 1 as trained, more is faster.
+        device: auto, cpu or cuda; backend: auto, cpu or reference; dtype: auto, fp32, bf16, int8 (activations quantized
+        as they come) or int8-static (for a folder made by `thresher quantize`). `dial` scales the thresholds: 0 is
+        dense, 1 as trained, more is faster.
         """
-        if (Path(path).expanduser() / MANIFEST).is_file():
+        folder = Path(path).expanduser()
+        if (folder / MANIFEST).is_file():
+            steps = read_steps(folder)
             checkpoint = load(path)
             model, tokenizer = checkpoint.model, checkpoint.tokenizer
         else:
+            steps = []
             model, tokenizer = load_dense(path, whole=True)
-        return Engine.from_model(model, tokenizer, backend=backend, dtype=dtype, dial=dial)
+        chosen = choose_backend(backend, dtype, device=device, steps=steps)
+        return Engine._of(model, tokenizer, *chosen, dial=dial)
 
     @staticmethod
     def from_model(
-        model: Any, tokenizer: Any, *, backend: str = "auto", dtype: str = "auto", dial: float = 1.0
+        model: Any,
+        tokenizer: Any,
+        *,
+        device: str = "auto",
+        backend: str = "auto",
+        dtype: str = "auto",
+        dial: float = 1.0,
+        steps: Sequence[LayerSteps] = (),
     ) -> "Engine":
-        """From a Hugging Face classifier in memory, with gates or without."""
-        chosen, why = choose_backend(backend, dtype)
+        """From a Hugging Face classifier in memory, with gates or without; `steps` come from `calibrate`."""
+        chosen = choose_backend(backend, dtype, device=device, steps=steps)
+        return Engine._of(model, tokenizer, *chosen, dial=dial)
+
+    @staticmethod
+    def _of(model: Any, tokenizer: Any, backend: Backend, why: str, *, dial: float) -> "Engine":
         kind = model.config.problem_type
         if kind == "multi_label_classification" or (kind == "regression" and model.config.num_labels > 1):
             raise ModelError(f"the engine gives one label or one value per text; problem_type = '{kind}' needs several")
@@ -77,7 +98,7 @@ class Engine:
             thresholds, config = gates.thresholds.tolist(), gates.config
         else:
             thresholds, config = [0.0] * weights.shape.layers, PruneConfig()
-        packed = PackedClassifier(weights, chosen, thresholds=thresholds, config=config, dial=dial)
+        packed = PackedClassifier(weights, backend, thresholds=thresholds, config=config, dial=dial)
         names = model.config.id2label
         labels = [str(names[i]) for i in range(model.config.num_labels)] if model.config.num_labels > 1 else []
         return Engine(packed, tokenizer, labels=labels, why=why)

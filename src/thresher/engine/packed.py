@@ -56,6 +56,7 @@ class PackedClassifier:
         """What is computed, and how."""
         return {
             "backend": self.backend.name,
+            "device": self.backend.device,
             "dtype": self.backend.dtype,
             "thresholds": [value if math.isfinite(value) else str(value) for value in self.thresholds],
             "dial": self.dial,
@@ -74,21 +75,23 @@ class PackedClassifier:
         longest = len(input_ids[order[0]])
         if longest > self.positions:
             raise ModelError(f"{longest} tokens are more than the model's {self.positions} positions; truncate them")
-        runs = replace(Ragged.pack([torch.tensor(input_ids[i]) for i in order]), sequences=torch.tensor(order))
+        packed = Ragged.pack([torch.tensor(input_ids[i]) for i in order])
+        runs = replace(packed, sequences=torch.tensor(order)).to(self.backend.device)
         types = None
         if token_types is not None and any(kinds is not None for kinds in token_types):
-            types = torch.cat([torch.tensor(token_types[i] or [0] * len(input_ids[i])) for i in order])
+            kinds = [torch.tensor(token_types[i] or [0] * len(input_ids[i])) for i in order]
+            types = torch.cat(kinds).to(self.backend.device)
         hidden, runs, kept = self._layers(self.backend.embed(runs, types), runs)
         result = self.backend.head(hidden)
         logits = torch.empty_like(result)
         logits[runs.sequences] = result
-        return Output(logits=logits, kept=kept)
+        return Output(logits=logits.cpu(), kept=kept.cpu())
 
     def _layers(self, hidden: Tensor, runs: Ragged) -> tuple[Tensor, Ragged, Tensor]:
         """All layers: the first tokens' last states (batch, width), their runs, and kept counts in input order."""
         protected = self._protected(runs)
         last = self.shape.layers - 1
-        kept = torch.ones(len(runs.sequences), self.shape.layers, dtype=torch.long)
+        kept = torch.ones(len(runs.sequences), self.shape.layers, dtype=torch.long, device=self.backend.device)
         for index, threshold in enumerate(self.thresholds):
             if index == last:
                 context = self.backend.attend_first(index, hidden, runs)
@@ -112,14 +115,14 @@ class PackedClassifier:
     def _protected(self, runs: Ragged) -> Tensor:
         """(total,) tokens that no threshold may drop, by the same rule as the attached model's."""
         if self.config.protect == ("first",):
-            flags = torch.zeros(len(runs.values), dtype=torch.bool)
+            flags = torch.zeros(len(runs.values), dtype=torch.bool, device=runs.values.device)
             flags[runs.first] = True
             return flags
         return torch.cat(
             [
                 protected_tokens(
                     self.config.protect,
-                    alive=torch.ones(1, len(ids), dtype=torch.bool),
+                    alive=torch.ones(1, len(ids), dtype=torch.bool, device=ids.device),
                     input_ids=ids[None],
                     separator_id=self.config.separator_id,
                 )[0]

@@ -35,6 +35,16 @@ class Ragged:
             max_len=int(lengths.max()),
         )
 
+    def to(self, device: str) -> "Ragged":
+        """The same batch in another place."""
+        return Ragged(
+            values=self.values.to(device),
+            cu_seqlens=self.cu_seqlens.to(device),
+            positions=self.positions.to(device),
+            sequences=self.sequences.to(device),
+            max_len=self.max_len,
+        )
+
     def unpack(self) -> list[Tensor]:
         """The runs, in the order of the input sequences."""
         runs = torch.split(self.values, self.lengths.tolist())

@@ -45,6 +45,16 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class LayerSteps:
+    """Static int8: what one step of each product's int8 input is worth: (in,) each, and one number for ffn_out."""
+
+    qkv: Tensor
+    attention_output: Tensor
+    ffn_in: Tensor
+    ffn_out: Tensor
+
+
+@dataclass(frozen=True)
 class Weights:
     """The whole model. `distance_bias` is (2 x positions - 1, heads) by key minus query position, or None."""
 
@@ -106,13 +116,13 @@ def read_weights(model: Any) -> Weights:
     )
 
 
-def converted(weights: Weights, *, dtype: torch.dtype) -> Weights:
-    """The same weights in another dtype; a layer that several passes share stays one layer."""
+def converted(weights: Weights, *, dtype: torch.dtype, device: str) -> Weights:
+    """The same weights in another dtype and place; a layer that several passes share stays one layer."""
     seen: dict[int, Any] = {}
 
     def convert(part: Any) -> Any:
         if isinstance(part, Tensor):
-            return part.to(dtype)
+            return part.to(device, dtype)
         if isinstance(part, list):
             return [convert(item) for item in part]
         if isinstance(part, Affine | Norm | Layer | Weights):

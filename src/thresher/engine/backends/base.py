@@ -13,6 +13,7 @@ class Backend(Protocol):
 
     name: str
     dtype: str
+    device: str
     longest_first: bool  # whether runs of equal length should be neighbours
 
     def prepare(self, weights: Weights) -> None:

@@ -4,19 +4,22 @@ Products run in fp32, bf16 or int8; attention and scores always in fp32, because
 decide what is dropped.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from thresher.engine.backends.linear import LINEARS, Linear
+from thresher.engine.backends.feedforward import FeedForward, StaticFeedForward
+from thresher.engine.backends.linear import LINEARS, StaticInt8, check_int8
 from thresher.engine.ragged import Ragged
-from thresher.engine.weights import Affine, Layer, Norm, Weights, converted
+from thresher.engine.weights import Affine, Layer, LayerSteps, Norm, Weights, converted
 
 # Attention probabilities held at a time, in numbers: 16 MiB of them, whatever the batch.
 PROBABILITIES = 2**22
+
+Product = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out)
 
 
 @dataclass(frozen=True)
@@ -24,33 +27,38 @@ class CpuLayer:
     """A layer with its matrices converted; the fp32 originals are not kept."""
 
     heads: int
-    qkv: Linear
-    attention_output: Linear
+    qkv: Product
+    attention_output: Product
     attention_norm: Norm
-    ffn_in: Linear
-    activation: Callable[[Tensor], Tensor]
-    ffn_out: Linear
+    feed_forward: Product
     output_norm: Norm
 
 
 class Cpu:
     """Runs of equal length are kept side by side (`longest_first`), so that a group of them is a plain view."""
 
-    name = "cpu"
+    name = device = "cpu"
     longest_first = True
 
-    def __init__(self, dtype: str = "fp32") -> None:
-        self.dtype = dtype
+    def __init__(self, dtype: str = "fp32", steps: Sequence[LayerSteps] = ()) -> None:
+        """`steps`, one per layer, are what int8-static needs."""
+        self.dtype, self.steps = dtype, steps
         # int8 products take and give float32; only bf16 keeps its activations in half precision.
         self.activation_dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
+        if dtype.startswith("int8"):
+            check_int8()
 
     def prepare(self, weights: Weights) -> None:
-        weights = converted(weights, dtype=torch.float32)
-        kind, last, width = LINEARS[self.dtype], weights.layers[-1].qkv, weights.shape.width
-        made = {id(layer): self._convert(layer, kind) for layer in weights.layers}  # ALBERT's passes share one
-        self.layers = [made[id(layer)] for layer in weights.layers]
-        self.last_query = kind(Affine(last.weight[:width], last.bias[:width]))
-        self.last_key_value = kind(Affine(last.weight[width:], last.bias[width:]))
+        weights = converted(weights, dtype=torch.float32, device=self.device)
+        made: dict[int, CpuLayer] = {}  # ALBERT's passes share one layer
+        self.layers = []
+        for index, layer in enumerate(weights.layers):
+            if id(layer) not in made:
+                made[id(layer)] = self._convert(layer, index)
+            self.layers.append(made[id(layer)])
+        last, index, width = weights.layers[-1].qkv, len(weights.layers) - 1, weights.shape.width
+        self.last_query = self._linear(Affine(last.weight[:width], last.bias[:width]), index, "qkv")
+        self.last_key_value = self._linear(Affine(last.weight[width:], last.bias[width:]), index, "qkv")
         self.weights = replace(weights, layers=[])
 
     def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
@@ -96,8 +104,7 @@ class Cpu:
     def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
         layer = self.layers[index]
         attended = _normed(layer.attention_output(context).add_(hidden), layer.attention_norm)
-        inner = layer.activation(layer.ffn_in(attended))
-        return _normed(layer.ffn_out(inner).add_(attended), layer.output_norm)
+        return _normed(layer.feed_forward(attended).add_(attended), layer.output_norm)
 
     def head(self, hidden: Tensor) -> Tensor:
         """In fp32: one row per text, so its speed does not matter and its precision does."""
@@ -111,23 +118,32 @@ class Cpu:
         table = self.weights.distance_bias
         if table is not None:
             distance = of[:, None, :] - at[:, :, None] + len(table) // 2
-            logits += table[distance].permute(0, 3, 1, 2)
+            logits += F.embedding(distance, table).permute(0, 3, 1, 2)  # several times as fast as table[distance]
         return torch.softmax(logits, dim=-1)
 
-    def _convert(self, layer: Layer, kind: type[Linear]) -> CpuLayer:
+    def _convert(self, layer: Layer, index: int) -> CpuLayer:
         def norm(given: Norm) -> Norm:
             return Norm(given.weight.to(self.activation_dtype), given.bias.to(self.activation_dtype), given.epsilon)
 
         return CpuLayer(
             heads=layer.heads,
-            qkv=kind(layer.qkv),
-            attention_output=kind(layer.attention_output),
+            qkv=self._linear(layer.qkv, index, "qkv"),
+            attention_output=self._linear(layer.attention_output, index, "attention_output"),
             attention_norm=norm(layer.attention_norm),
-            ffn_in=kind(layer.ffn_in),
-            activation=layer.activation,
-            ffn_out=kind(layer.ffn_out),
+            feed_forward=self._feed_forward(layer, index),
             output_norm=norm(layer.output_norm),
         )
+
+    def _linear(self, affine: Affine, index: int, site: str) -> Product:
+        if self.dtype == "int8-static":
+            return StaticInt8(affine, getattr(self.steps[index], site))
+        return LINEARS[self.dtype](affine)
+
+    def _feed_forward(self, layer: Layer, index: int) -> Product:
+        if self.dtype == "int8-static":
+            return StaticFeedForward(layer, self.steps[index])
+        kind = LINEARS[self.dtype]
+        return FeedForward(kind(layer.ffn_in), layer.activation, kind(layer.ffn_out))
 
 
 def groups_of_equal_length(runs: Ragged, *, heads: int = 1) -> Iterator[tuple[int, int, int]]:

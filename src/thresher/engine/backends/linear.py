@@ -1,4 +1,4 @@
-"""Matrix products on CPUs in three arithmetics, with one signature: called with (rows, in), giving (rows, out)."""
+"""Matrix products on CPUs in several arithmetics, with one signature: called with (rows, in), giving (rows, out)."""
 
 from typing import Protocol
 
@@ -7,6 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.engine.weights import Affine
+from thresher.errors import ConfigError
+
+ZERO = 128  # the byte that stands for 0: fast products take unsigned activations, so symmetric int8 is shifted by this
 
 
 class Linear(Protocol):
@@ -33,29 +36,86 @@ class BFloat16:
         return F.linear(values, self.weight, self.bias)
 
 
-class Int8:
-    """Symmetric int8: one scale per output channel for the weights, one per token for the activations.
-
-    A scale per token, not per batch, keeps a text's result independent of the texts it is batched with.
-    """
-
-    ROWS = 1024  # at a time, so that the int32 products stay in the cache
+class Int8Matrix:
+    """Symmetric int8 weights, one scale per output channel, and their product with quantized activations."""
 
     def __init__(self, affine: Affine) -> None:
-        self.scale = (affine.weight.abs().amax(dim=1).clamp(min=1e-12) / 127).float()  # (out,)
-        rounded = torch.round(affine.weight / self.scale[:, None]).clamp(-127, 127).to(torch.int8)
-        self.weight = rounded.t().contiguous()  # (in, out)
-        self.bias = affine.bias.float()
+        weight = affine.weight.float()
+        self.scale = weight.abs().amax(dim=1).clamp(min=1e-12).div(127)  # (out,)
+        rounded = torch.round(weight / self.scale[:, None]).clamp(-127, 127).to(torch.int8)
+        self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self.zeros = torch.zeros(len(rounded), dtype=torch.int32)
 
-    def __call__(self, values: Tensor) -> Tensor:
-        result = torch.empty(len(values), len(self.bias), dtype=torch.float32)
-        for start in range(0, len(values), self.ROWS):
-            rows = values[start : start + self.ROWS].float()
-            scale = rows.abs().amax(dim=1, keepdim=True).clamp_(min=1e-12).div_(127)
-            rounded = (rows / scale).round_().to(torch.int8)
-            part = result[start : start + self.ROWS]
-            part.copy_(torch._int_mm(rounded, self.weight)).mul_(self.scale).mul_(scale).add_(self.bias)
+    def product(self, bytes_in: Tensor, scale: float, bias: Tensor | None, *, zero: int = ZERO) -> Tensor:
+        """float32 of uint8 activations (rows, in) that stand for (byte - zero) x scale."""
+        return self._call(bytes_in, scale, zero, bias, 1.0, 0, torch.float32, "none")
+
+    def gelu_product(self, bytes_in: Tensor, scale: float, bias: Tensor, *, out_scale: float, out_zero: int) -> Tensor:
+        """uint8 of GELU(product), quantized in the same pass."""
+        return self._call(bytes_in, scale, ZERO, bias, out_scale, out_zero, torch.uint8, "gelu")
+
+    def _call(
+        self,
+        bytes_in: Tensor,
+        scale: float,
+        zero: int,
+        bias: Tensor | None,
+        out_scale: float,
+        out_zero: int,
+        dtype: torch.dtype,
+        post: str,
+    ) -> Tensor:
+        matrix = (self.packed, self.scale, self.zeros)
+        result: Tensor = torch.ops.onednn.qlinear_pointwise(
+            bytes_in, scale, zero, *matrix, bias, out_scale, out_zero, dtype, post, [], "none"
+        )
         return result
 
 
-LINEARS: dict[str, type[Linear]] = {"fp32": Float32, "bf16": BFloat16, "int8": Int8}
+class DynamicInt8:
+    """Activations quantized as they come, with one scale per token.
+
+    Per token, not per batch: a text's result must not depend on the texts it is batched with.
+    """
+
+    def __init__(self, affine: Affine) -> None:
+        self.matrix, self.bias = Int8Matrix(affine), affine.bias.float()
+
+    def __call__(self, values: Tensor) -> Tensor:
+        scale = values.abs().amax(dim=1, keepdim=True).clamp_(min=1e-12).div_(127)
+        return self.matrix.product(shifted(values / scale), 1.0, None).mul_(scale).add_(self.bias)
+
+
+class StaticInt8:
+    """Activations quantized with fixed steps, one per channel, found beforehand on calibration texts.
+
+    The steps are folded into the weights, so a channel with a few huge values costs the others no precision.
+    """
+
+    def __init__(self, affine: Affine, steps: Tensor) -> None:
+        self.matrix = Int8Matrix(Affine(affine.weight.float() * steps, affine.bias))
+        self.bias, self.per_step = affine.bias.float(), 1 / steps
+
+    def __call__(self, values: Tensor) -> Tensor:
+        return self.matrix.product(self.quantized(values), 1.0, self.bias)
+
+    def quantized(self, values: Tensor) -> Tensor:
+        return shifted((values * self.per_step).clamp_(-127, 127))
+
+
+def shifted(values: Tensor) -> Tensor:
+    """Values in [-127, 127] (overwritten) as bytes around ZERO. By way of int8: that conversion is the fast one."""
+    return values.round_().to(torch.int8).view(torch.uint8).add_(ZERO)
+
+
+LINEARS: dict[str, type[Linear]] = {"fp32": Float32, "bf16": BFloat16, "int8": DynamicInt8}
+
+
+def check_int8() -> None:
+    """Int8 products must be exact. Without oneDNN there are none, and old processors saturate at 16 bits."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        raise ConfigError("int8 needs a torch build with oneDNN, and this one has none; use fp32 or bf16")
+    matrix = Int8Matrix(Affine(weight=torch.full((16, 64), 127.0), bias=torch.zeros(16)))
+    found = matrix.product(torch.full((4, 64), 255, dtype=torch.uint8), 1.0, None)
+    if not torch.equal(found, torch.full((4, 16), 127.0 * 127 * 64)):
+        raise ConfigError("this processor's int8 products saturate (it has no VNNI); use fp32 or bf16")

@@ -10,6 +10,8 @@ from thresher.core.scores import at_least_float32
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import Affine, Layer, Norm, Weights, converted
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+
 
 class Reference:
     """Every other backend is compared with this one."""
@@ -17,14 +19,15 @@ class Reference:
     name = "reference"
     longest_first = False
 
-    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
-        self.torch_dtype = dtype
-        self.dtype = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float64: "fp64"}[dtype]
+    def __init__(self, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
+        self.torch_dtype, self.device = dtype, device
+        self.dtype = next(name for name, known in DTYPES.items() if known == dtype)
 
     def prepare(self, weights: Weights) -> None:
-        self.weights = converted(weights, dtype=self.torch_dtype)
+        self.weights = converted(weights, dtype=self.torch_dtype, device=self.device)
         # Scores decide what is dropped: their bias stays exact.
-        self.distance_bias = weights.distance_bias
+        bias = weights.distance_bias
+        self.distance_bias = None if bias is None else bias.to(self.device)
 
     def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
         weights = self.weights

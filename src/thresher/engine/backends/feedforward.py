@@ -1,0 +1,56 @@
+"""The two products between which a layer widens its states, with the activation inside."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from thresher.engine.backends.linear import ZERO, Int8Matrix, Linear, StaticInt8, shifted
+from thresher.engine.weights import Layer, LayerSteps
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """In any arithmetic: (rows, width) -> (rows, width)."""
+
+    widen: Linear
+    activation: Callable[[Tensor], Tensor]
+    narrow: Linear
+
+    def __call__(self, values: Tensor) -> Tensor:
+        return self.narrow(self.activation(self.widen(values)))
+
+
+class StaticFeedForward:
+    """In static int8. Where GELU made the widened states, a layer's biggest, they never exist in floating point."""
+
+    def __init__(self, layer: Layer, steps: LayerSteps) -> None:
+        self.widen = StaticInt8(layer.ffn_in, steps.ffn_in)
+        self.activation = layer.activation
+        self.fused = is_exact_gelu(layer.activation)
+        self.step, self.zero = float(steps.ffn_out), gelu_zero(float(steps.ffn_out)) if self.fused else ZERO
+        self.narrow, self.bias = Int8Matrix(layer.ffn_out), layer.ffn_out.bias.float()
+
+    def __call__(self, values: Tensor) -> Tensor:
+        widen = self.widen
+        if self.fused:
+            inner = widen.matrix.gelu_product(
+                widen.quantized(values), 1.0, widen.bias, out_scale=self.step, out_zero=self.zero
+            )
+        else:
+            inner = shifted((self.activation(widen(values)) / self.step).clamp_(-127, 127))
+        return self.narrow.product(inner, self.step, self.bias, zero=self.zero)
+
+
+def gelu_zero(step: float) -> int:
+    """The byte that stands for 0 where GELU made the values: it gives nothing below -0.17, so most bytes go above."""
+    return min(ZERO, math.ceil(0.17 / step))
+
+
+def is_exact_gelu(activation: Callable[[Tensor], Tensor]) -> bool:
+    """By what it computes: families name and wrap their activations in many ways."""
+    probe = torch.linspace(-6, 6, 97)
+    return torch.equal(activation(probe), F.gelu(probe))

@@ -1,0 +1,101 @@
+"""Static int8: how large each product's input gets on the task's own texts, and the steps that follow from it."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from thresher.engine.backends.cpu import Cpu
+from thresher.engine.backends.feedforward import FeedForward, gelu_zero, is_exact_gelu
+from thresher.engine.backends.linear import Float32
+from thresher.engine.packed import PackedClassifier
+from thresher.engine.steps import SITES
+from thresher.engine.weights import Affine, Layer, LayerSteps
+
+ROWS = 32  # looked at per product and batch
+CLIPS = torch.linspace(0.3, 1.0, 36).tolist()  # candidate ranges, as shares of the largest value
+TINY = 1e-12
+
+Batch = tuple[Sequence[Sequence[int]], Sequence[Sequence[int] | None]]  # token ids, token types
+
+
+class Observed(Float32):
+    """A product in fp32 that remembers its inputs: the largest value of every channel, and some rows."""
+
+    def __init__(self, affine: Affine) -> None:
+        super().__init__(affine)
+        self.largest = torch.full(self.weight.shape[1:], TINY)
+        self.rows: list[Tensor] = []
+
+    def __call__(self, values: Tensor) -> Tensor:
+        torch.maximum(self.largest, values.abs().amax(dim=0), out=self.largest)
+        self.rows.append(values[:: max(1, len(values) // ROWS)].clone())
+        return super().__call__(values)
+
+
+class Observing(Cpu):
+    """The CPU backend in fp32 with observed products, by layer and site.
+
+    The last layer's query, key and value are several products; the one that sees every token is made last, and stays.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("fp32")
+        self.sites: dict[tuple[int, str], Observed] = {}
+        self.gelu = False
+
+    def _linear(self, affine: Affine, index: int, site: str) -> Observed:
+        self.sites[index, site] = Observed(affine)
+        return self.sites[index, site]
+
+    def _feed_forward(self, layer: Layer, index: int) -> FeedForward:
+        self.gelu = is_exact_gelu(layer.activation)
+        inner, outer = self._linear(layer.ffn_in, index, "ffn_in"), self._linear(layer.ffn_out, index, "ffn_out")
+        return FeedForward(inner, layer.activation, outer)
+
+    def found(self, index: int) -> LayerSteps:
+        made = self.layers.index(self.layers[index])  # where passes share a layer, the first one observed for all
+        own = {site: self.sites.get((index, site)) or self.sites[made, site] for site in SITES}
+        vectors = {site: channel_steps(own[site]) for site in SITES if site != "ffn_out"}
+        return LayerSteps(**vectors, ffn_out=one_step(own["ffn_out"], gelu=self.gelu))
+
+
+def calibrate(build: Callable[[Observing], PackedClassifier], batches: Iterable[Batch]) -> list[LayerSteps]:
+    """Steps of every layer; `build` makes the classifier on the given backend.
+
+    A layer observes what reaches it after pruning: dropped tokens do not count.
+    """
+    observing = Observing()
+    packed = build(observing)
+    for input_ids, token_types in batches:
+        packed.logits(input_ids, token_types)
+    return [observing.found(index) for index in range(len(observing.layers))]
+
+
+def channel_steps(site: Observed) -> Tensor:
+    """(in,) steps: a channel's large values are shared out between its inputs and its weights (SmoothQuant)."""
+    weights = site.weight.abs().amax(dim=0).clamp(min=TINY)
+    spread = (site.largest / weights).sqrt()
+    smooth = torch.cat(site.rows) / spread
+    top = float((site.largest / spread).max())
+    return spread * _best_step(smooth, [clip * top / 127 for clip in CLIPS], low=-127, high=127)
+
+
+def one_step(site: Observed, *, gelu: bool) -> Tensor:
+    """() the step of inputs that an activation made."""
+    values, top = torch.cat(site.rows), float(site.largest.max())
+    if not gelu:
+        return torch.tensor(_best_step(values, [clip * top / 127 for clip in CLIPS], low=-127, high=127))
+    steps = [clip * top / 250 for clip in CLIPS]
+    errors = [_error(values, step, low=-gelu_zero(step), high=255 - gelu_zero(step)) for step in steps]
+    return torch.tensor(steps[errors.index(min(errors))])
+
+
+def _best_step(values: Tensor, steps: list[float], *, low: int, high: int) -> float:
+    """The step with the smallest squared error: clipping a few outliers can sharpen all the rest."""
+    errors = [_error(values, step, low=low, high=high) for step in steps]
+    return steps[errors.index(min(errors))]
+
+
+def _error(values: Tensor, step: float, *, low: int, high: int) -> float:
+    return float((values - (values / step).round().clamp(low, high) * step).square().mean())

@@ -1,0 +1,80 @@
+"""Which arithmetic is fast here: measured once with a tiny product, and remembered on disk."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from thresher.engine.backends.linear import LINEARS, check_int8
+from thresher.engine.weights import Affine
+from thresher.errors import ConfigError
+from thresher.hardware import cpu_name
+from thresher.records import write_json
+
+ROWS, WIDTH = 256, 768
+REPEATS = 5
+
+
+def probe(*, cached: bool = True) -> dict[str, float]:
+    """Milliseconds of one product in each arithmetic that works here, on the current number of threads."""
+    file, key = cache_file(), _key()
+    known = _read(file)
+    if cached and key in known:
+        return known[key]
+    found = {dtype: _milliseconds(dtype) for dtype in LINEARS if _works(dtype)}
+    try:
+        write_json(file, {**known, key: found})
+    except OSError:  # a machine without a home: measured again next time
+        pass
+    return found
+
+
+def cache_file() -> Path:
+    """Where measurements are remembered; THRESHER_CACHE names another folder."""
+    named = os.environ.get("THRESHER_CACHE")
+    if named:
+        return Path(named) / "probe.json"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "thresher" / "probe.json"
+
+
+def _key() -> str:
+    """A measurement holds for one processor, one torch and one number of threads."""
+    return f"{platform.machine()}, {cpu_name()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+
+
+def _read(file: Path) -> dict[str, dict[str, float]]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return {str(key): {str(name): float(ms) for name, ms in value.items()} for key, value in found.items()}
+    except (OSError, ValueError, AttributeError, TypeError):  # none yet, or damaged: it is measured anew
+        return {}
+
+
+def _works(dtype: str) -> bool:
+    try:
+        if dtype == "int8":
+            check_int8()
+    except ConfigError:
+        return False
+    return True
+
+
+def _milliseconds(dtype: str) -> float:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(WIDTH, WIDTH, generator=generator)
+    linear = LINEARS[dtype](Affine(weight=weight, bias=torch.zeros(WIDTH)))
+    values = torch.randn(ROWS, WIDTH, generator=generator)
+    values = values.bfloat16() if dtype == "bf16" else values
+    with torch.inference_mode():
+        linear(values)
+        return min(_seconds(lambda: linear(values)) for _ in range(REPEATS)) * 1000
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
