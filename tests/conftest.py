@@ -1,6 +1,8 @@
-"""What every test needs: no network, no progress bars, few threads, and GPU tests only where there is a GPU."""
+"""What every test needs: no network, no progress bars, few threads, nothing written into the user's home, and GPU tests
+only where there is a GPU."""
 
 import os
+from collections.abc import Iterator
 
 # The Hugging Face libraries read these when they are imported, and subprocesses inherit them.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -26,3 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The engine's timed probe is remembered in the user's cache; tests, and the processes they start, have their own.
+
+    Session wide, so that the probe runs once and not in every test that loads an engine.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("THRESHER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -35,6 +35,7 @@ class Bad:
 
 PRUNE = "prune {head} --train {rows} --out {tmp}/out --device cpu"
 EVAL = "eval {tmp}/run --test {test}"
+QUANTIZE = "quantize {run} --train {rows} --out {tmp}/out"
 
 
 # ---- things to damage
@@ -493,4 +494,68 @@ RUNS = [
     Bad("explain half a character", "explain {run} 'film \ud83d'", ("\\ud83d", "half a character")),
 ]
 
-TABLE = [*SETTINGS, *TOML, *TASKS, *FILES, *MODELS, *OUTPUT, *RUNS]
+QUANTIZED = [
+    Bad("quantize no run", "quantize {tmp}/no --train {rows} --out {tmp}/out", ("/no is not a thresher run",)),
+    Bad("quantize a dense model", "quantize {head} --train {rows} --out {tmp}/out", ("not a thresher run",)),
+    Bad("quantize into a run", QUANTIZE, ("already holds a run", "--overwrite"), prepare=run_in_out),
+    Bad("quantize into other things", QUANTIZE, ("/out exists and is not a thresher run",), files={"out/a": ""}),
+    Bad("quantize over other things", QUANTIZE + " --overwrite", ("is not a thresher run",), files={"out/a": ""}),
+    Bad("quantize onto a file", QUANTIZE, ("/out is a file", "must name a folder"), files={"out": "notes"}),
+    Bad(
+        "quantize below a file", QUANTIZE + "/deeper", ("out: Not a directory", "another --out"), files={"out": "notes"}
+    ),
+    Bad(
+        "quantize where nothing can be written",
+        "quantize {run} --train {rows} --out /proc/out",
+        ("cannot make /proc/out in /proc", "another --out"),
+    ),
+    Bad(
+        "quantize into the run itself",
+        "quantize {tmp}/run --train {rows} --out {tmp}/run/int8 --overwrite",
+        ("lie in one another", "a folder of its own"),
+        prepare=copied_run(),
+    ),
+    Bad(
+        "quantize a quantized run",
+        "quantize {tmp}/run --train {rows} --out {tmp}/out",
+        ("/run is already quantized", "made from"),
+        prepare=copied_run(quantization={}),
+    ),
+    Bad("quantize without rows", "quantize {run} --out {tmp}/out", ("your own files", "--train FILE"), 2),
+    Bad("quantize on test rows", "quantize {run} --test {test} --out {tmp}/out", ("goes with --train FILE",), 2),
+    Bad("quantize on two things", QUANTIZE + " --task sst2", ("--task NAME or --train FILE",), 2),
+    Bad("quantize with a data folder", QUANTIZE + " --data {tmp}", ("--data", "goes with --task NAME"), 2),
+    Bad(
+        "quantize with columns of no file",
+        "quantize {run} --task movies --text-column a --out {tmp}/out",
+        ("go with --train FILE",),
+        2,
+    ),
+    Bad("quantize on missing rows", "quantize {run} --train {tmp}/a.csv --out {tmp}/out", ("a.csv",)),
+    Bad("quantize on another column", QUANTIZE + " --text-column review", ("'review'",)),
+    Bad(
+        "quantize on other labels",
+        "quantize {run} --train {tmp}/a.csv --out {tmp}/out",
+        ("has the labels no, yes", "trained on negative, positive"),
+        files={"a.csv": csv(*(f"{row.split(',')[0]},{'no' if i % 2 else 'yes'}" for i, row in enumerate(ROWS)))},
+    ),
+    Bad(
+        "quantize on training rows that are all test rows",
+        "quantize {run} --train {rows} --test {rows} --out {tmp}/out",
+        ("rows.csv",),
+    ),
+    Bad(
+        "quantize with a task that is no table",
+        "quantize {tmp}/run --train {rows} --out {tmp}/out",
+        ("no valid 'task'", "damaged"),
+        prepare=copied_run(task="sst2"),
+    ),
+    Bad(
+        "quantize a run with other outputs",
+        "quantize {tmp}/run --train {rows} --out {tmp}/out",
+        ("3 outputs", "has 2"),
+        prepare=three_classes,
+    ),
+]
+
+TABLE = [*SETTINGS, *TOML, *TASKS, *FILES, *MODELS, *OUTPUT, *RUNS, *QUANTIZED]

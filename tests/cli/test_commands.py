@@ -8,7 +8,7 @@ import pytest
 from tests.cli import tiny
 from tests.cli.conftest import Stock
 
-COMMANDS = ("demo", "prune", "eval", "explain", "doctor")
+COMMANDS = ("demo", "prune", "eval", "quantize", "explain", "bench", "doctor")
 
 
 class TestEval:

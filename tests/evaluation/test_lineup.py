@@ -1,22 +1,42 @@
 """Who takes part: names, order, and every absence with its reason. Memory: alone, and without what is not needed."""
 
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import thresher
 from tests.cli import tiny
+from thresher.engine.quantize import find_steps
+from thresher.engine.steps import STEPS, load_steps, write_steps
 from thresher.errors import ConfigError
 from thresher.evaluation import lineup
 from thresher.evaluation.alone import heaviest, peak_mib
-from thresher.evaluation.contenders import Spec, Tokens
+from thresher.evaluation.contenders import Spec, Tokens, load_ours
 from thresher.evaluation.lineup import Material, line_up, parse_engines, rows_of
+from thresher.evaluation.verdict import judge
+from thresher.models.checkpoint import load_dense
+
+LONG = [Tokens([2, *range(5, 5 + words), 3], [0] * (words + 2)) for words in (12, 3, 7)]
 
 
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.save_model(tmp_path_factory.mktemp("lineup") / "dense", tiny.classifier_config())
+
+
+@pytest.fixture(scope="module")
+def pruned(dense: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run made from the dense model, with thresholds that drop some tokens."""
+    folder = tmp_path_factory.mktemp("lineup") / "run"
+    model, tokenizer = load_dense(dense, whole=True)
+    thresher.prune_(model)
+    thresher.gates_of(model).set_thresholds([0.9, 0.9, 0.9, 0.9])
+    thresher.save(model, tokenizer, folder)
+    return folder
 
 
 def material(dense: Path, work: Path) -> Material:
@@ -39,7 +59,7 @@ def test_engines_are_parsed_and_a_bad_name_is_one_clear_error() -> None:
 def test_the_yardstick_always_comes_first() -> None:
     assert rows_of(["thresher"])[0] == (("hugging face",), "fp32")
     assert rows_of(["hf", "thresher"])[0] == (("hugging face", "hugging face, sorted"), "fp32")
-    assert len(rows_of(["thresher"])) == 4
+    assert [dtype for _, dtype in rows_of(["thresher"])] == ["fp32", "fp32", "bf16", "int8", "int8-static"]
 
 
 def test_what_cannot_run_is_missing_by_name(dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,6 +83,70 @@ def test_a_failed_export_is_a_missing_row(dense: Path, tmp_path: Path, monkeypat
     _, missing = line_up(["onnxruntime"], material(dense, tmp_path))
     assert {row.why for row in missing} == {"RuntimeError: no such operator second line"}
     assert [row.engine for row in missing] == ["onnxruntime", "onnxruntime, sorted"] * 2
+
+
+def test_static_int8_is_calibrated_for_each_of_our_rows(dense: Path, pruned: Path, tmp_path: Path) -> None:
+    """The dense row on the dense model, the pruned row on the pruned one, from the same texts."""
+    given = replace(material(dense, tmp_path), run=pruned)
+    contenders, missing = line_up(["thresher"], given)
+    static = {found.spec.engine: found for found in contenders if found.spec.dtype == "int8-static"}
+    assert not missing and list(static) == ["thresher dense", "thresher pruned"]
+    files = [found.spec.steps for found in static.values()]
+    assert files == [tmp_path / "thresher dense" / STEPS, tmp_path / "thresher pruned" / STEPS]
+    texts = [(row.input_ids, row.token_type_ids) for row in given.calibration]
+    for name, folder in (("thresher dense", dense), ("thresher pruned", pruned)):
+        expected = find_steps(load_ours(name, folder)[0], texts)
+        found = load_steps(tmp_path / name / STEPS)
+        assert [float(layer.ffn_out) for layer in found] == [float(layer.ffn_out) for layer in expected]
+    kept = {name: found.run(LONG)[1] for name, found in static.items()}
+    assert kept["thresher pruned"].sum() < kept["thresher dense"].sum()
+    assert all(found.spec.steps is None for found in contenders if found.spec.dtype != "int8-static")
+
+
+def test_a_quantized_run_keeps_its_own_steps(dense: Path, pruned: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(pruned, run)
+    write_steps(run, find_steps(load_ours("thresher pruned", run)[0], [(LONG[0].input_ids, None)]))
+    (tmp_path / "work").mkdir()
+    contenders, _ = line_up(["thresher"], replace(material(dense, tmp_path / "work"), run=run))
+    steps = {found.spec.engine: found.spec.steps for found in contenders if found.spec.dtype == "int8-static"}
+    assert steps["thresher pruned"] == run / STEPS
+    assert steps["thresher dense"] == tmp_path / "work" / "thresher dense" / STEPS
+
+
+def test_static_int8_runs_in_a_process_of_its_own(dense: Path, pruned: Path, tmp_path: Path) -> None:
+    contenders, _ = line_up(["thresher"], replace(material(dense, tmp_path), run=pruned))
+    assert contenders[-1].spec.dtype == "int8-static"
+    assert 50 < peak_mib(contenders[-1].spec, LONG, 2) < 4000
+
+
+def test_where_int8_is_not_exact_our_int8_rows_are_missing(
+    dense: Path, pruned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise ConfigError("int8 products saturate")
+
+    monkeypatch.setattr("thresher.engine.backends.linear.check_int8", refuse)
+    monkeypatch.setattr("thresher.engine.backends.cpu.check_int8", refuse)
+    contenders, missing = line_up(["thresher"], replace(material(dense, tmp_path), run=pruned))
+    assert {row.dtype for row in missing} == {"int8", "int8-static"} and len(missing) == 4
+    assert all("int8 products saturate" in row.why for row in missing)
+    assert {found.spec.dtype for found in contenders} <= {"fp32", "bf16"}
+
+
+def test_the_verdict_sets_static_int8_against_the_int8_rivals() -> None:
+    common = {"quality": 0.9, "relative_flops": 0.5, "engine_relative_flops": 0.5}
+    rates = {
+        ("openvino", "int8"): 50.0,
+        ("thresher dense", "int8"): 80.0,
+        ("thresher pruned", "int8"): 120.0,
+        ("thresher dense", "int8-static"): 100.0,
+        ("thresher pruned", "int8-static"): 150.0,
+    }
+    verdict = judge([{"engine": e, "dtype": d, "texts_per_s": rate, **common} for (e, d), rate in rates.items()])
+    assert verdict is not None and verdict.dtype == "int8-static"
+    assert verdict.speedup == 1.5
+    assert verdict.int8_unsorted is not None and verdict.int8_unsorted.speedup == 3.0
 
 
 def test_sorted_rows_get_their_texts_by_length() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from thresher.cli import bench, demo, doctor, evaluate, explain, prune
+from thresher.cli import bench, demo, doctor, evaluate, explain, prune, quantize
 from thresher.cli.output import fail
 from thresher.errors import ConfigError, RunError, ThresherError
 
@@ -20,6 +20,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+TRAINS = (demo.demo, prune.prune)  # these can go on after an interruption
+
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     """Say how to go on after Ctrl-C; left to typer, the program would end without a word."""
@@ -29,7 +31,8 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **options)
         except KeyboardInterrupt as stop:
-            raise RunError("interrupted; a run that has saved its state in OUT.partial goes on with --resume") from stop
+            goes_on = "; a run that has saved its state in OUT.partial goes on with --resume"
+            raise RunError(f"interrupted{goes_on if command in TRAINS else '; nothing was written'}") from stop
 
     return run
 
@@ -38,6 +41,7 @@ for name, command in (
     ("demo", demo.demo),
     ("prune", prune.prune),
     ("eval", evaluate.evaluate),
+    ("quantize", quantize.quantize),
     ("explain", explain.explain),
     ("bench", bench.bench),
     ("doctor", doctor.doctor),

@@ -130,7 +130,7 @@ def bench(
     for row in missing:
         screen.print(f"missing: {row['engine']} {row['dtype']}: {row['why']}", markup=False, soft_wrap=True)
     if any((row["engine"], row["dtype"]) == ("openvino", "int8") for row in found):
-        screen.print(f"openvino int8 is calibrated on {len(calibration)} {source}")
+        screen.print(f"openvino int8 and int8-static are calibrated on {len(calibration)} {source}")
     screen.print(verdict.text() if verdict else "no verdict on pruning: --engines leaves thresher out")
     if record is not None:
         record.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,16 @@
 """thresher doctor: what this machine and installation can do."""
 
+from typing import Annotated, Any
+
+import typer
+
 from thresher.cli.options import AsJson
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor(
+    fresh: Annotated[bool, typer.Option("--fresh", help="time the arithmetics anew, whatever is remembered")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Print versions, hardware features and what thresher would choose here, and why.
 
     Example: thresher doctor --json
@@ -18,6 +25,7 @@ def doctor(as_json: AsJson = False) -> None:
     found = {
         "versions": records.versions(),
         **hardware.summary(),
+        **_engine(fresh=fresh),
         "model_families": supported_types(),
         "packages": _optional_packages(),
     }
@@ -32,9 +40,34 @@ def doctor(as_json: AsJson = False) -> None:
     table.add_row("CUDA", ", ".join(found["cuda"]) or "no")
     table.add_row("device chosen", f"{found['device']}: {found['device_reason']}")
     table.add_row("training precision", f"{found['precision']}: {found['precision_reason']}")
+    times = ", ".join(f"{name} {ms:.2f} ms" for name, ms in found["probe"]["milliseconds"].items())
+    table.add_row("probe of products", f"{times} (threads: {found['probe']['threads']})")
+    table.add_row("remembered in", escape(found["probe"]["cache"] or "nothing: its folder cannot be written"))
+    for name, run in (("engine", found["engine"]), ("engine, quantized run", found["engine_quantized"])):
+        table.add_row(name, f"{run['dtype']}: {run['why']}")
     table.add_row("model families", ", ".join(found["model_families"]))
     table.add_row("optional parts", escape(", ".join(f"{name}: {state}" for name, state in found["packages"].items())))
     console(as_json).print(table)
+
+
+def _engine(*, fresh: bool) -> dict[str, Any]:
+    """The timed probe, and the arithmetic that the engine would choose by it."""
+    import torch
+
+    from thresher.engine.choose import choose_dtype
+    from thresher.engine.probe import cache_file, probe
+
+    times, file = probe(cached=not fresh), cache_file()
+    plain, quantized = choose_dtype(), choose_dtype(quantized=True)
+    return {
+        "probe": {
+            "milliseconds": times,
+            "threads": torch.get_num_threads(),
+            "cache": str(file) if file.is_file() else None,
+        },
+        "engine": {"dtype": plain[0], "why": plain[1]},
+        "engine_quantized": {"dtype": quantized[0], "why": quantized[1]},
+    }
 
 
 def _optional_packages() -> dict[str, str]:

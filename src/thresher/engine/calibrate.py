@@ -11,10 +11,12 @@ from thresher.engine.backends.linear import Float32
 from thresher.engine.packed import PackedClassifier
 from thresher.engine.steps import SITES
 from thresher.engine.weights import Affine, Layer, LayerSteps
+from thresher.errors import DataError
 
 ROWS = 32  # looked at per product and batch
 CLIPS = torch.linspace(0.3, 1.0, 36).tolist()  # candidate ranges, as shares of the largest value
 TINY = 1e-12
+GELU_LOWEST = 0.17  # GELU gives nothing below minus this; see gelu_zero
 
 Batch = tuple[Sequence[Sequence[int]], Sequence[Sequence[int] | None]]  # token ids, token types
 
@@ -67,8 +69,12 @@ def calibrate(build: Callable[[Observing], PackedClassifier], batches: Iterable[
     """
     observing = Observing()
     packed = build(observing)
+    texts = 0
     for input_ids, token_types in batches:
         packed.logits(input_ids, token_types)
+        texts += len(input_ids)
+    if not texts:
+        raise DataError("there are 0 texts to calibrate int8 with; give at least one, better a few hundred")
     return [observing.found(index) for index in range(len(observing.layers))]
 
 
@@ -86,7 +92,8 @@ def one_step(site: Observed, *, gelu: bool) -> Tensor:
     values, top = torch.cat(site.rows), float(site.largest.max())
     if not gelu:
         return torch.tensor(_best_step(values, [clip * top / 127 for clip in CLIPS], low=-127, high=127))
-    steps = [clip * top / 250 for clip in CLIPS]
+    # Bytes for GELU's lowest value and for the largest one together: a share of `top` alone would cut small ranges.
+    steps = [(GELU_LOWEST + clip * top) / 254 for clip in CLIPS]
     errors = [_error(values, step, low=-gelu_zero(step), high=255 - gelu_zero(step)) for step in steps]
     return torch.tensor(steps[errors.index(min(errors))])
 

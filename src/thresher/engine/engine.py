@@ -1,7 +1,7 @@
 """The engine that users hold: texts in, predictions out, in packed batches that really drop tokens."""
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -70,7 +70,7 @@ class Engine:
             steps = []
             model, tokenizer = load_dense(path, whole=True)
         chosen = choose_backend(backend, dtype, device=device, steps=steps)
-        return Engine._of(model, tokenizer, *chosen, dial=dial)
+        return Engine.on_backend(model, tokenizer, *chosen, dial=dial)
 
     @staticmethod
     def from_model(
@@ -85,10 +85,11 @@ class Engine:
     ) -> "Engine":
         """From a Hugging Face classifier in memory, with gates or without; `steps` come from `calibrate`."""
         chosen = choose_backend(backend, dtype, device=device, steps=steps)
-        return Engine._of(model, tokenizer, *chosen, dial=dial)
+        return Engine.on_backend(model, tokenizer, *chosen, dial=dial)
 
     @staticmethod
-    def _of(model: Any, tokenizer: Any, backend: Backend, why: str, *, dial: float) -> "Engine":
+    def on_backend(model: Any, tokenizer: Any, backend: Backend, why: str, *, dial: float = 1.0) -> "Engine":
+        """From a model in memory, on a backend made by the caller; `why` is what describe() gives as the reason."""
         kind = model.config.problem_type
         if kind == "multi_label_classification" or (kind == "regression" and model.config.num_labels > 1):
             raise ModelError(f"the engine gives one label or one value per text; problem_type = '{kind}' needs several")
@@ -111,21 +112,25 @@ class Engine:
         """Logits and kept counts of tokenized texts, as one packed batch."""
         return self.packed.logits([text.input_ids for text in encoded], [text.token_types for text in encoded])
 
-    def classify(self, items: Sequence[Item]) -> list[Prediction]:
+    def classify(self, items: Sequence[Item], *, progress: bool = False) -> list[Prediction]:
         """Predictions for texts, or for (text, pair) tuples, in their order."""
-        return list(self.predict(items))
+        return list(self.predict(items, progress=progress))
 
-    def predict(self, items: Iterable[Item], *, max_tokens: int = 8192, window: int = 1024) -> Iterator[Prediction]:
+    def predict(
+        self, items: Iterable[Item], *, max_tokens: int = 4096, window: int = 1024, progress: bool = False
+    ) -> Iterator[Prediction]:
         """Predictions for a stream of any length, in its order and in bounded memory.
 
         `window` texts are read at a time, and tokenized while the window before is computed; inside a window, texts of
         similar length share a batch of at most `max_tokens` tokens. A bad text gives a prediction with an error.
+        `progress` shows a bar on standard error.
         """
         if max_tokens < 1 or window < 1:
             raise ConfigError(f"max_tokens = {max_tokens} and window = {window} must be at least 1")
         if isinstance(items, str):
             raise ConfigError("a single text was given; give a list of texts")
-        return self._stream(iter(items), max_tokens=max_tokens, window=window)
+        found = self._stream(iter(items), max_tokens=max_tokens, window=window)
+        return with_bar(found, total=len(items) if isinstance(items, Sized) else None) if progress else found
 
     def _stream(self, stream: Iterator[Item], *, max_tokens: int, window: int) -> Iterator[Prediction]:
         with ThreadPoolExecutor(max_workers=1) as pool:
@@ -169,6 +174,18 @@ class Engine:
         probabilities = torch.softmax(logits, dim=-1)
         best = int(probabilities.argmax())
         return Prediction(label=self.labels[best], probability=float(probabilities[best]), **about)
+
+
+def with_bar(found: Iterator[Prediction], *, total: int | None) -> Iterator[Prediction]:
+    """The same predictions, counted in a progress bar; it goes away when they end, or when the caller stops early."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task("texts", total=total)
+        for prediction in found:
+            bars.advance(bar)
+            yield prediction
 
 
 def _within_budget(order: list[int], lengths: list[int], max_tokens: int) -> Iterator[list[int]]:

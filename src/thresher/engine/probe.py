@@ -1,8 +1,10 @@
 """Which arithmetic is fast here: measured once with a tiny product, and remembered on disk."""
 
 import json
+import math
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +30,7 @@ def probe(*, cached: bool = True) -> dict[str, float]:
     found = {dtype: _milliseconds(dtype) for dtype in LINEARS if _works(dtype)}
     try:
         write_json(file, {**known, key: found})
-    except OSError:  # a machine without a home: measured again next time
+    except OSError:  # nothing can be written there: measured again next time
         pass
     return found
 
@@ -38,7 +40,11 @@ def cache_file() -> Path:
     named = os.environ.get("THRESHER_CACHE")
     if named:
         return Path(named) / "probe.json"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "thresher" / "probe.json"
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a container's user may have no home
+        caches = Path(tempfile.gettempdir())
+    return caches / "thresher" / "probe.json"
 
 
 def _key() -> str:
@@ -49,9 +55,15 @@ def _key() -> str:
 def _read(file: Path) -> dict[str, dict[str, float]]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        return {str(key): {str(name): float(ms) for name, ms in value.items()} for key, value in found.items()}
+        known = {str(key): {str(name): float(ms) for name, ms in value.items()} for key, value in found.items()}
     except (OSError, ValueError, AttributeError, TypeError):  # none yet, or damaged: it is measured anew
         return {}
+    return {key: times for key, times in known.items() if _is_whole(times)}
+
+
+def _is_whole(times: dict[str, float]) -> bool:
+    """What works everywhere is there, and every time is one."""
+    return {"fp32", "bf16"} <= set(times) and all(math.isfinite(ms) and ms > 0 for ms in times.values())
 
 
 def _works(dtype: str) -> bool:

@@ -32,7 +32,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Spec:
-    """One row: the engine's name, its arithmetic and the file or folder it loads.
+    """One row: the engine's name, its arithmetic and the file or folder it loads; `steps`: our int8-static's file.
 
     Rows whose name ends in ", sorted" get their texts sorted by length, the best case for padding.
     """
@@ -42,6 +42,7 @@ class Spec:
     path: Path
     pad_id: int
     threads: int
+    steps: Path | None = None
 
     @property
     def kind(self) -> str:
@@ -111,12 +112,10 @@ def _hugging_face(spec: Spec) -> Contender:
 def _thresher(spec: Spec) -> Contender:
     """Our packed engine: the pruned run, or the dense folder without gates."""
     from thresher.engine.engine import Engine
-    from thresher.models.checkpoint import load_dense
+    from thresher.engine.steps import load_steps
 
-    if spec.kind == "thresher pruned":
-        engine = Engine.load(spec.path, dtype=spec.dtype)
-    else:
-        engine = Engine.from_model(*load_dense(spec.path, whole=True), dtype=spec.dtype)
+    steps = load_steps(spec.steps) if spec.steps is not None else []
+    engine = Engine.from_model(*load_ours(spec.kind, spec.path), dtype=spec.dtype, steps=steps)
     packed = engine.packed
 
     def run(rows: Sequence[Row]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -125,3 +124,13 @@ def _thresher(spec: Spec) -> Contender:
 
     only_first = math.isinf(packed.thresholds[-1]) and packed.config.protect == ("first",)
     return Contender(spec, run, counts_last=only_first)
+
+
+def load_ours(kind: str, path: Path) -> tuple[Any, Any]:
+    """Model and tokenizer of one of our rows; the dense row's model has no gates, even where the folder is a run."""
+    from thresher.models.checkpoint import load, load_dense
+
+    if kind == "thresher dense":
+        return load_dense(path, whole=True)
+    checkpoint = load(path)
+    return checkpoint.model, checkpoint.tokenizer

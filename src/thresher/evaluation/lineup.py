@@ -6,7 +6,7 @@ from pathlib import Path
 
 from thresher.errors import ConfigError
 from thresher.evaluation.alone import alone
-from thresher.evaluation.contenders import SORTED, Contender, Spec, build
+from thresher.evaluation.contenders import SORTED, Contender, Spec, build, load_ours
 from thresher.evaluation.rivals import (
     NEEDS,
     Row,
@@ -25,7 +25,7 @@ ENGINES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "hf": (("hugging face", "hugging face" + SORTED), ("fp32", "bf16")),
     "onnxruntime": (("onnxruntime", "onnxruntime" + SORTED), ("fp32", "int8")),
     "openvino": (("openvino", "openvino" + SORTED), ("fp32", "bf16", "int8")),
-    "thresher": (OURS, ("fp32", "bf16", "int8")),
+    "thresher": (OURS, ("fp32", "bf16", "int8", "int8-static")),
 }
 YARDSTICK = ("hugging face", "fp32")  # always takes part: ratios and agreement are against it
 
@@ -106,7 +106,9 @@ def _enter(names: Sequence[str], dtype: str, material: Material) -> list[Contend
     """Loaded contenders of these names; a sorted row shares the model of the one before it."""
     found: list[Contender] = []
     for name in names:
-        spec = Spec(name, dtype, _path(name, dtype, material), pad_id=material.pad_id, threads=material.threads)
+        path = _path(name, dtype, material)
+        steps = _steps(name, path, material) if dtype == "int8-static" else None
+        spec = Spec(name, dtype, path, pad_id=material.pad_id, threads=material.threads, steps=steps)
         if name.endswith(SORTED):
             found.append(replace(found[-1], spec=spec))
         else:
@@ -139,3 +141,19 @@ def _path(engine: str, dtype: str, material: Material) -> Path:
         else:
             alone(make_openvino_int8, fp32, int8, [padded([row], material.pad_id) for row in material.calibration])
     return int8 if dtype == "int8" else fp32
+
+
+def _steps(name: str, path: Path, material: Material) -> Path:
+    """Our static int8's file of steps: a quantized run's own, else made from the texts that OpenVINO's int8 gets."""
+    from thresher.engine.backends.linear import check_int8
+    from thresher.engine.quantize import find_steps
+    from thresher.engine.steps import STEPS, write_steps
+
+    if name == "thresher pruned" and (path / STEPS).is_file():
+        return path / STEPS
+    check_int8()
+    texts = [(row.input_ids, row.token_type_ids) for row in material.calibration]
+    folder = material.work / name
+    folder.mkdir(exist_ok=True)
+    write_steps(folder, find_steps(load_ours(name, path)[0], texts))
+    return folder / STEPS

@@ -15,6 +15,7 @@ from thresher.engine.backends.feedforward import FeedForward, StaticFeedForward
 from thresher.engine.backends.linear import LINEARS, StaticInt8, check_int8
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import Affine, Layer, LayerSteps, Norm, Weights, converted
+from thresher.errors import ModelError
 
 # Attention probabilities held at a time, in numbers: 16 MiB of them, whatever the batch.
 PROBABILITIES = 2**22
@@ -50,13 +51,16 @@ class Cpu:
 
     def prepare(self, weights: Weights) -> None:
         weights = converted(weights, dtype=torch.float32, device=self.device)
+        if self.dtype == "int8-static":
+            check_steps(self.steps, weights)
         made: dict[int, CpuLayer] = {}  # ALBERT's passes share one layer
         self.layers = []
         for index, layer in enumerate(weights.layers):
             if id(layer) not in made:
                 made[id(layer)] = self._convert(layer, index)
             self.layers.append(made[id(layer)])
-        last, index, width = weights.layers[-1].qkv, len(weights.layers) - 1, weights.shape.width
+        index, width = len(weights.layers) - 1, weights.shape.width
+        last = _scaled_queries(weights.layers[-1].qkv, weights.layers[-1].heads)
         self.last_query = self._linear(Affine(last.weight[:width], last.bias[:width]), index, "qkv")
         self.last_key_value = self._linear(Affine(last.weight[width:], last.bias[width:]), index, "qkv")
         self.weights = replace(weights, layers=[])
@@ -81,23 +85,24 @@ class Cpu:
             query, key, value = _by_head(qkv[rows], parts=3, count=count, heads=layer.heads)
             positions = runs.positions[rows].view(count, length)
             probabilities = self._probabilities(query, key, at=positions, of=positions)
-            context[rows] = torch.matmul(probabilities, value).transpose(1, 2).reshape(count * length, width)
+            _place(torch.bmm(probabilities, value), context[rows], count=count)
             if scores is not None:
-                scores[rows] = probabilities.sum(dim=(1, 2)).div_(layer.heads).flatten()
-        return context.to(self.activation_dtype), scores
+                torch.sum(probabilities.view(count, -1, length), dim=1, out=scores[rows].view(count, length))
+        return context.to(self.activation_dtype), None if scores is None else scores.div_(layer.heads)
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
         heads, width = self.layers[index].heads, hidden.shape[-1]
-        queries = self.last_query(hidden[runs.first]).view(-1, heads, 1, width // heads).float()
+        queries = self.last_query(hidden[runs.first])
         key_value = self.last_key_value(hidden)
         context = torch.empty(len(queries), width, dtype=torch.float32)
         done = 0
         for start, count, length in groups_of_equal_length(runs, heads=heads):
             rows, texts = slice(start, start + count * length), slice(done, done + count)
+            (query,) = _by_head(queries[texts], parts=1, count=count, heads=heads)
             key, value = _by_head(key_value[rows], parts=2, count=count, heads=heads)
             positions = runs.positions[rows].view(count, length)
-            probabilities = self._probabilities(queries[texts], key, at=positions[:, :1], of=positions)
-            context[texts] = torch.matmul(probabilities, value).reshape(count, width)
+            probabilities = self._probabilities(query, key, at=positions[:, :1], of=positions)
+            _place(torch.bmm(probabilities, value), context[texts], count=count)
             done += count
         return context.to(self.activation_dtype)
 
@@ -113,12 +118,13 @@ class Cpu:
         return F.linear(pooled, weights.head_output.weight, weights.head_output.bias)
 
     def _probabilities(self, query: Tensor, key: Tensor, *, at: Tensor, of: Tensor) -> Tensor:
-        """(count, heads, queries, keys) in fp32; at (count, queries), of (count, keys): original positions."""
-        logits = torch.matmul(query, key.transpose(2, 3)).mul_(query.shape[-1] ** -0.5)
+        """(count x heads, queries, keys) in fp32; at (count, queries), of (count, keys): original positions."""
+        logits = torch.bmm(query, key.transpose(1, 2))
         table = self.weights.distance_bias
         if table is not None:
             distance = of[:, None, :] - at[:, :, None] + len(table) // 2
-            logits += F.embedding(distance, table).permute(0, 3, 1, 2)  # several times as fast as table[distance]
+            bias = F.embedding(distance, table).permute(0, 3, 1, 2)  # several times as fast as table[distance]
+            logits.view(bias.shape).add_(bias)
         return torch.softmax(logits, dim=-1)
 
     def _convert(self, layer: Layer, index: int) -> CpuLayer:
@@ -127,7 +133,7 @@ class Cpu:
 
         return CpuLayer(
             heads=layer.heads,
-            qkv=self._linear(layer.qkv, index, "qkv"),
+            qkv=self._linear(_scaled_queries(layer.qkv, layer.heads), index, "qkv"),
             attention_output=self._linear(layer.attention_output, index, "attention_output"),
             attention_norm=norm(layer.attention_norm),
             feed_forward=self._feed_forward(layer, index),
@@ -159,9 +165,32 @@ def groups_of_equal_length(runs: Ragged, *, heads: int = 1) -> Iterator[tuple[in
 
 
 def _by_head(packed: Tensor, *, parts: int, count: int, heads: int) -> Tensor:
-    """(rows, parts x width) -> (parts, count, heads, length, head width), in fp32."""
-    block = packed.view(count, len(packed) // count, parts, heads, -1).permute(2, 0, 3, 1, 4)
-    return block.to(torch.float32, memory_format=torch.contiguous_format)
+    """(rows, parts x width) -> (parts, count x heads, length, head width), in fp32."""
+    length = len(packed) // count
+    block = packed.view(count, length, parts, heads, -1).permute(2, 0, 3, 1, 4)
+    in_order = block.to(torch.float32, memory_format=torch.contiguous_format).contiguous()  # copies once in any dtype
+    return in_order.view(parts, count * heads, length, -1)
+
+
+def _place(by_head: Tensor, rows: Tensor, *, count: int) -> None:
+    """(count x heads, length, head width) into (count x length, width)."""
+    length, size = by_head.shape[1:]
+    rows.view(count, length, -1, size).copy_(by_head.view(count, -1, length, size).transpose(1, 2))
+
+
+def check_steps(steps: Sequence[LayerSteps], weights: Weights) -> None:
+    """Steps of another model must not get as far as a product."""
+    expected = [len(layer.attention_norm.weight) for layer in weights.layers]
+    if [len(layer.qkv) for layer in steps] != expected:
+        raise ModelError(f"int8 steps are not those of this model ({len(expected)} layers); quantize the run again")
+
+
+def _scaled_queries(qkv: Affine, heads: int) -> Affine:
+    """Attention divides by the root of the head width; the queries' weights do it once and for all."""
+    width = len(qkv.bias) // 3
+    factor = torch.ones(3 * width)
+    factor[:width] = (width // heads) ** -0.5
+    return Affine(weight=qkv.weight * factor[:, None], bias=qkv.bias * factor)
 
 
 def _normed(values: Tensor, norm: Norm) -> Tensor:

@@ -78,12 +78,18 @@ class DynamicInt8:
     Per token, not per batch: a text's result must not depend on the texts it is batched with.
     """
 
+    ROWS = 256  # at a time, so that what is computed on the way stays in the cache
+
     def __init__(self, affine: Affine) -> None:
         self.matrix, self.bias = Int8Matrix(affine), affine.bias.float()
 
     def __call__(self, values: Tensor) -> Tensor:
-        scale = values.abs().amax(dim=1, keepdim=True).clamp_(min=1e-12).div_(127)
-        return self.matrix.product(shifted(values / scale), 1.0, None).mul_(scale).add_(self.bias)
+        result = torch.empty(len(values), len(self.bias))
+        for start in range(0, len(values), self.ROWS):
+            rows, part = values[start : start + self.ROWS], result[start : start + self.ROWS]
+            scale = rows.abs().amax(dim=1, keepdim=True).clamp_(min=1e-12).div_(127)
+            torch.mul(self.matrix.product(shifted(rows / scale), 1.0, None), scale, out=part).add_(self.bias)
+        return result
 
 
 class StaticInt8:

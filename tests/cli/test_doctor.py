@@ -1,0 +1,59 @@
+"""thresher doctor: the timed probe, where it is remembered, and what the engine would choose by it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli import tiny
+from thresher.engine import probe as module
+
+
+@pytest.fixture
+def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found: list[str] = []
+    times = {"fp32": 3.0, "bf16": 2.0, "int8": 1.0}
+
+    def milliseconds(dtype: str) -> float:
+        found.append(dtype)
+        return times[dtype]
+
+    monkeypatch.setenv("THRESHER_CACHE", str(tmp_path))
+    monkeypatch.setattr(module, "_milliseconds", milliseconds)
+    monkeypatch.setattr(module, "_works", lambda dtype: True)
+    return found
+
+
+def test_json_has_the_probe_and_the_choice(timed: list[str], tmp_path: Path) -> None:
+    found = tiny.succeeds("doctor --json").json()
+    assert found["probe"]["milliseconds"] == {"fp32": 3.0, "bf16": 2.0, "int8": 1.0}
+    assert found["probe"]["threads"] == 1
+    assert Path(found["probe"]["cache"]) == tmp_path / "probe.json"
+    assert found["engine"]["dtype"] == "bf16" and "timed probe" in found["engine"]["why"]
+    assert found["engine_quantized"]["dtype"] == "int8-static" and "fastest" in found["engine_quantized"]["why"]
+    assert json.loads((tmp_path / "probe.json").read_text(encoding="utf-8"))
+
+
+def test_table(timed: list[str], tmp_path: Path) -> None:
+    said = " ".join(tiny.succeeds("doctor").out.replace("│", " ").split())
+    assert "fp32 3.00 ms, bf16 2.00 ms, int8 1.00 ms (threads: 1)" in said
+    assert "bf16: the faster of fp32 and bf16" in said
+    assert "int8-static: the run is quantized" in said
+    assert tmp_path.name in said.replace(" ", "")
+
+
+def test_fresh_measures_anew(timed: list[str]) -> None:
+    tiny.succeeds("doctor")
+    tiny.succeeds("doctor")
+    assert len(timed) == 3
+    tiny.succeeds("doctor --fresh")
+    assert len(timed) == 6
+
+
+def test_a_cache_that_cannot_be_written_is_said(
+    timed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv("THRESHER_CACHE", str(tmp_path / "file" / "below"))
+    assert tiny.succeeds("doctor --json").json()["probe"]["cache"] is None
+    assert "cannot be written" in " ".join(tiny.succeeds("doctor").out.replace("│", " ").split())

@@ -1,0 +1,131 @@
+"""thresher quantize: a run of its own in static int8, from a named task and from own files."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cli import tiny
+from tests.cli.conftest import Stock
+from thresher.cli.quantize import _calibration_rows
+from thresher.engine.backends.linear import check_int8
+from thresher.engine.steps import STEPS, read_steps
+from thresher.errors import ConfigError, DataError
+from thresher.tasks import load_file_task
+
+QUANTIZE = "quantize {run} --train {rows} --out {out}"
+
+try:
+    check_int8()
+except ConfigError as why:
+    pytest.skip(str(why), allow_module_level=True)
+
+
+def test_own_files(finished: Path, stock: Stock, tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "int8"
+    done = tiny.succeeds(QUANTIZE + " --json", run=finished, rows=stock.rows, out=out)
+    found = done.json()
+    task = load_file_task(stock.rows)
+    assert found["calibration"] == {"rows": len(task.train), "source": "training rows of rows"}
+    assert found["quality"]["split"] == "held_out"
+    assert found["quality"]["rows"] == len(task.test["held_out"])
+    assert found["quality"]["fp32"]["agreement"] == 1.0
+    assert 0 < found["quality"]["int8-static"]["kept"] <= 1
+    for words in ("int8, dynamic", "int8-static", "score", "agreement", "kept", "saved"):
+        assert words in done.err
+    manifest = tiny.manifest(out)
+    assert {name: found[name] for name in manifest["quantization"]} == manifest["quantization"]
+    assert {**tiny.manifest(finished), "quantization": manifest["quantization"]} == manifest
+    assert len(read_steps(out)) == tiny.LAYERS
+    assert tiny.tree(out) == tiny.tree(finished) | {STEPS}
+    assert tiny.tree(tmp_path) >= {"runs/int8"} and len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_own_test_rows_and_fewer_texts(finished: Path, stock: Stock, tmp_path: Path) -> None:
+    call = QUANTIZE + " --test {test} --texts 5"
+    done = tiny.succeeds(call, run=finished, rows=stock.rows, test=stock.test, out=tmp_path / "out")
+    assert done.err == "" and "rows test, 16 rows" in done.out
+    assert "calibrated on 5 training rows" in done.out
+    assert tiny.manifest(tmp_path / "out")["quantization"]["calibration"]["rows"] == 5
+
+
+def test_the_quantized_run_is_a_run(finished: Path, stock: Stock, tmp_path: Path) -> None:
+    """Every other command takes it, and fp32 gives what it gave before."""
+    out = tmp_path / "out"
+    tiny.succeeds(QUANTIZE, run=finished, rows=stock.rows, out=out)
+    places = {"test": stock.test}
+    before, after = (
+        tiny.succeeds("eval {run} --test {test} --json", run=run, **places).json() for run in (finished, out)
+    )
+    assert before["splits"] == after["splits"]
+    tiny.succeeds("explain {run} 'the film is good'", run=out)
+    bench = "bench {run} --test {test} --engines thresher --rounds 1 --no-memory --texts 8 --json"
+    rows = {(row["engine"], row["dtype"]) for row in tiny.succeeds(bench, run=out, **places).json()["rows"]}
+    assert {("thresher dense", "int8-static"), ("thresher pruned", "int8-static")} <= rows
+
+
+def test_a_named_task_and_never_its_test_rows(stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sst2").mkdir()
+    rows = [{"sentence": text, "label": int(label == "positive")} for text, label in tiny.sentences(64)]
+    tiny.write_rows(tmp_path / "sst2" / "train.jsonl", rows)  # all the test rows among them
+    tiny.write_rows(tmp_path / "sst2" / "validation.jsonl", rows[40:])
+    command = f"prune {{model}} --task sst2 --data {{data}} --out {{run}} {tiny.QUICK}"
+    places = {"data": tmp_path, "run": tmp_path / "run", "out": tmp_path / "out"}
+    tiny.succeeds(command, model=stock.head, **places)
+    found = tiny.succeeds("quantize {run} --data {data} --out {out} --json", **places).json()
+    assert found["task"] == "sst2"
+    assert found["quality"]["split"] == "validation" and found["quality"]["rows"] == 24
+    assert found["calibration"]["rows"] <= 40
+    again = tiny.thresher("quantize {run} --task sst2 --data {data} --out {out}", **places)
+    assert again.code == 1 and "already holds a run" in again.err
+    tiny.succeeds("quantize {run} --task sst2 --data {data} --out {out} --overwrite", **places)
+
+
+def test_a_regression(stock: Stock, tmp_path: Path) -> None:
+    rows = [{"text": text, "label": (i % 7) / 3} for i, (text, _) in enumerate(tiny.sentences(48))]
+    file = tiny.write_rows(tmp_path / "values.csv", rows)
+    places = {"model": stock.bare, "rows": file, "run": tmp_path / "run", "out": tmp_path / "out"}
+    tiny.succeeds(f"prune {{model}} --train {{rows}} --out {{run}} {tiny.QUICK}", **places)
+    quality = tiny.succeeds(QUANTIZE + " --json", **places).json()["quality"]
+    assert set(quality["fp32"]["metrics"]) == {"pearson", "spearman", "score"}
+    assert -1 <= quality["agreement"] <= 1
+
+
+def test_a_processor_without_exact_int8(
+    finished: Path, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise ConfigError("this processor's int8 products saturate (it has no VNNI); use fp32 or bf16")
+
+    monkeypatch.setattr("thresher.engine.quantize.check_int8", refuse)
+    done = tiny.thresher(QUANTIZE, run=finished, rows=stock.rows, out=tmp_path / "out")
+    assert done.code == 2 and done.out == ""
+    assert done.err.splitlines() == [
+        "error: this processor's int8 products saturate (it has no VNNI); use fp32 or bf16"
+    ]
+    assert tiny.tree(tmp_path) == set()
+
+
+def test_quantizing_twice_is_refused(finished: Path, stock: Stock, tmp_path: Path) -> None:
+    tiny.succeeds(QUANTIZE, run=finished, rows=stock.rows, out=tmp_path / "out")
+    done = tiny.thresher(QUANTIZE, run=tmp_path / "out", rows=stock.rows, out=tmp_path / "again")
+    assert done.code == 1
+    assert "is already quantized; give the run that it was made from" in done.err
+    shutil.rmtree(tmp_path / "out")
+    assert tiny.tree(tmp_path) == set()
+
+
+def test_only_training_rows_that_are_not_test_rows(stock: Stock) -> None:
+    task = load_file_task(stock.rows)
+    test = {"test": task.train[::2]}
+    assert _calibration_rows(replace(task, test=test), 999) == task.train[1::2]
+    assert len(_calibration_rows(task, 7)) == 7
+    with pytest.raises(DataError, match="no training rows that are not test rows too"):
+        _calibration_rows(replace(task, test={"test": task.train}), 999)
+
+
+def test_help_has_an_example() -> None:
+    said = " ".join(tiny.succeeds("quantize --help").out.split())
+    assert "Example: thresher quantize" in said and "--json" in said
+    assert "quantize" in tiny.succeeds("--help").out

@@ -1,0 +1,214 @@
+"""Int8 products against readable twins of the same quantization, and int8 engines against fp32."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.engine.test_calibrate import steps_of
+from tests.engine.test_engine import engine_with, sequences
+from tests.models.families import FAMILIES, LAYERS, pruned_model, ragged
+from thresher.engine.backends import linear
+from thresher.engine.backends.cpu import Cpu
+from thresher.engine.backends.feedforward import StaticFeedForward, gelu_zero
+from thresher.engine.backends.linear import DynamicInt8, StaticInt8, check_int8
+from thresher.engine.backends.reference import Reference
+from thresher.engine.weights import Affine, Layer, LayerSteps, Norm, Weights
+from thresher.errors import ConfigError, ModelError
+
+SHAPES = [(1, 64, 48), (7, 33, 17), (3, 128, 1), (1023, 96, 40)]  # rows, in, out
+LONG = (11, 1, 7, 3, 16, 23, 40, 9)
+
+try:
+    check_int8()
+except ConfigError as why:
+    pytest.skip(str(why), allow_module_level=True)
+
+
+# ---- twins: whole numbers as the engine rounds them (in float32), all else in float64
+
+
+def whole(values: Tensor) -> Tensor:
+    return values.float().round().clamp(-127, 127).double()
+
+
+def weight_twin(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers (out, in) and what one of them is worth (out, 1)."""
+    step = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
+    return whole(weight / step), step.double()
+
+
+def dynamic_twin(values: Tensor, affine: Affine) -> Tensor:
+    step = values.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
+    weights, worth = weight_twin(affine.weight)
+    return whole(values / step) @ weights.T * step.double() * worth.T + affine.bias.double()
+
+
+def static_twin(values: Tensor, affine: Affine, steps: Tensor) -> Tensor:
+    weights, worth = weight_twin(affine.weight * steps)
+    return whole(values * (1 / steps)) @ weights.T * worth.T + affine.bias.double()
+
+
+def gelu_bytes_twin(values: Tensor, affine: Affine, steps: Tensor, out_step: float) -> Tensor:
+    """The widened states as the fused product gives them: GELU in float64, then bytes around its zero."""
+    widened = F.gelu(static_twin(values, affine, steps))
+    return (widened / out_step).round().add(gelu_zero(out_step)).clamp(0, 255)
+
+
+def drawn(rows: int, width: int, out: int) -> tuple[Tensor, Affine, Tensor]:
+    """Values with channels of very different size, a matrix, and steps that clip the rare extremes."""
+    generator = torch.Generator().manual_seed(rows + width)
+    size = torch.logspace(-1, 1, width)
+    values = torch.randn(rows, width, generator=generator) * size
+    affine = Affine(torch.randn(out, width, generator=generator) / size, torch.randn(out, generator=generator))
+    return values, affine, size * (2.5 / 127)
+
+
+@pytest.mark.parametrize(("rows", "width", "out"), SHAPES)
+def test_dynamic_products_are_those_of_the_twin(rows: int, width: int, out: int) -> None:
+    values, affine, _ = drawn(rows, width, out)
+    expected = dynamic_twin(values, affine)
+    torch.testing.assert_close(DynamicInt8(affine)(values).double(), expected, rtol=1e-5, atol=1e-5 * expected.std())
+
+
+@pytest.mark.parametrize(("rows", "width", "out"), SHAPES)
+def test_static_products_are_those_of_the_twin(rows: int, width: int, out: int) -> None:
+    values, affine, steps = drawn(rows, width, out)
+    expected = static_twin(values, affine, steps)
+    found = StaticInt8(affine, steps)(values.clone())
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5 * expected.std())
+
+
+def test_a_row_of_zeros_gives_the_bias() -> None:
+    _, affine, steps = drawn(2, 64, 48)
+    zeros = torch.zeros(2, 64)
+    for product in (DynamicInt8(affine), StaticInt8(affine, steps)):
+        torch.testing.assert_close(product(zeros.clone()), affine.bias.expand(2, -1))
+
+
+def feed_forward(width: int, inner: int) -> tuple[Layer, LayerSteps, Tensor]:
+    values, widen, steps = drawn(200, width, inner)
+    _, narrow, _ = drawn(inner, inner, width)
+    norm = Norm(torch.ones(width), torch.zeros(width), 1e-12)
+    nothing = Affine(torch.zeros(1, width), torch.zeros(1))
+    layer = Layer(1, nothing, nothing, norm, widen, F.gelu, narrow, norm)
+    top = float(F.gelu(F.linear(values, widen.weight, widen.bias)).max())
+    return layer, LayerSteps(steps, steps, steps, torch.tensor(top / 240)), values
+
+
+def test_gelu_inside_the_product_gives_the_bytes_of_gelu_after_it() -> None:
+    """Float rounding moves a value across a byte's edge now and then: by one byte, in less than one of 500 places."""
+    layer, steps, values = feed_forward(64, 96)
+    fused = StaticFeedForward(layer, steps)
+    widen = fused.widen
+    found = widen.matrix.gelu_product(
+        widen.quantized(values.clone()), 1.0, widen.bias, out_scale=fused.step, out_zero=fused.zero
+    )
+    expected = gelu_bytes_twin(values, layer.ffn_in, steps.ffn_in, fused.step)
+    difference = (found.double() - expected).abs()
+    assert fused.fused and difference.max() <= 1
+    assert (difference > 0).double().mean() < 1 / 500
+    assert expected.min() < fused.zero, "bytes below zero take part"
+
+
+def test_the_whole_feed_forward_is_that_of_its_unfused_twin() -> None:
+    layer, steps, values = feed_forward(64, 96)
+    fused = StaticFeedForward(layer, steps)
+    weights, worth = weight_twin(layer.ffn_out.weight)
+    bytes_in = gelu_bytes_twin(values, layer.ffn_in, steps.ffn_in, fused.step) - fused.zero
+    expected = bytes_in @ weights.T * worth.T * fused.step + layer.ffn_out.bias.double()
+    found = fused(values.clone()).double()
+    one_byte = float((weights.abs() * worth).max()) * fused.step
+    assert (found - expected).abs().max() <= 2 * one_byte
+    assert (found - expected).abs().mean() < 0.02 * one_byte
+
+
+def test_a_processor_whose_products_saturate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear.Int8Matrix, "product", lambda *args, **options: torch.full((4, 16), 32767.0))
+    with pytest.raises(ConfigError, match="int8 products saturate .* use fp32 or bf16"):
+        check_int8()
+    with pytest.raises(ConfigError, match="saturate"):
+        Cpu("int8")
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="oneDNN"):
+        check_int8()
+
+
+# ---- whole models
+
+
+class Simulated(Reference):
+    """Plain torch in float64 in which every product of a layer loses what int8 loses, by the twins above.
+
+    ALBERT's last pass has the steps of the others here, and its own in the engine.
+    """
+
+    def __init__(self, steps: list[LayerSteps]) -> None:
+        super().__init__(torch.float64)
+        self.steps = steps  # none: dynamic
+
+    def prepare(self, weights: Weights) -> None:
+        super().prepare(weights)
+        self.sites: dict[int, Tensor | None] = {}
+        for index, layer in enumerate(self.weights.layers):
+            for site in ("qkv", "attention_output", "ffn_in", "ffn_out"):
+                steps = getattr(self.steps[index], site) if self.steps else None
+                self.sites.setdefault(id(getattr(layer, site)), steps)
+
+    def linear(self, values: Tensor, affine: Affine) -> Tensor:
+        if id(affine) not in self.sites:
+            return super().linear(values, affine)
+        steps, low = self.sites[id(affine)], Affine(affine.weight.float(), affine.bias.float())
+        if steps is None:
+            return dynamic_twin(values.float(), low)
+        if steps.dim():
+            return static_twin(values.float(), low, steps)
+        weights, worth = weight_twin(low.weight)
+        zero = gelu_zero(float(steps))
+        codes = (values / steps).round().clamp(-zero, 255 - zero)
+        return codes @ weights.T * worth.T * float(steps) + affine.bias
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int8-static"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_engine_loses_what_int8_loses_and_no_more(name: str, dtype: str) -> None:
+    """Values under the same decisions (nothing pruned), against float64: at most twice the error of the simulation.
+
+    How much that is on random models of width 32, 4 layers: a tenth of the logits' spread. Trained models of real
+    width lose less; `thresher quantize` measures it for each run.
+    """
+    model = pruned_model(name, (0.0,) * LAYERS)
+    inputs = sequences(ragged(model, LONG))
+    steps = steps_of(model, LONG) if dtype == "int8-static" else []
+    exact = engine_with(model, Reference(torch.float64)).logits(inputs).logits
+    simulated = engine_with(model, Simulated(steps)).logits(inputs).logits
+    found = engine_with(model, Cpu(dtype, steps)).logits(inputs).logits.double()
+    error, bound = (found - exact).abs(), (simulated - exact).abs()
+    assert error.max() <= 2 * bound.max() + 1e-4
+    assert error.mean() <= 2 * bound.mean() + 1e-4
+    assert error.mean() < 0.1 * exact.std()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int8-static"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_text_alone_is_decided_as_in_a_batch(name: str, dtype: str) -> None:
+    """What is kept is equal; values differ by float32's rounding, and by what one byte more or less makes of it."""
+    model = pruned_model(name)
+    inputs = sequences(ragged(model, LONG))
+    engine = engine_with(model, Cpu(dtype, steps_of(model, LONG) if dtype == "int8-static" else []))
+    together = engine.logits(inputs)
+    assert int(together.kept[:, 1].sum()) < sum(LONG)
+    for row, ids in enumerate(inputs):
+        alone = engine.logits([ids])
+        assert torch.equal(alone.kept[0], together.kept[row])
+        assert int(alone.logits.argmax()) == int(together.logits[row].argmax())
+        torch.testing.assert_close(alone.logits[0], together.logits[row], atol=2e-2, rtol=2e-2)
+
+
+def test_steps_of_another_model_are_refused() -> None:
+    model = pruned_model("bert")
+    steps = steps_of(model, LONG)
+    narrow = [LayerSteps(s.qkv[:-1], s.attention_output[:-1], s.ffn_in[:-1], s.ffn_out) for s in steps]
+    for wrong in (steps[:-1], narrow):
+        with pytest.raises(ModelError, match="int8 steps are not those of this model"):
+            engine_with(model, Cpu("int8-static", wrong))

@@ -1,0 +1,106 @@
+"""Every backend and arithmetic against float64, layer by layer on the same inputs: values and decisions apart.
+
+Pruning is discontinuous, so whole forwards cannot be compared by values alone. Here each layer gets the exact hidden
+states and keep mask. Values may have twice the error of plain torch in the same arithmetic; decisions may differ only
+where the exact score is within EPSILON of the threshold.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.engine.test_engine import attached, engine_with, sequences
+from tests.models.families import FAMILIES, LAYERS, SOME, ragged
+from thresher.engine.backends.base import Backend
+from thresher.engine.backends.cpu import Cpu
+from thresher.engine.backends.reference import Reference
+from thresher.engine.packed import PackedClassifier
+from thresher.engine.ragged import Ragged
+
+# In units of relative scores, whose mean is 1.
+EPSILON = {"fp32": 1e-5, "bf16": 0.05, "int8": 0.2}
+LENGTHS = (16, 1, 7, 3, 16, 7, 12, 9)
+
+
+class Layers:
+    """What every layer of the exact engine saw: hidden states, runs, scores, context, and what came out."""
+
+    def __init__(self, packed: PackedClassifier, inputs: list[list[int]]) -> None:
+        self.seen: list[tuple[Tensor, Ragged, Tensor, Tensor]] = []  # hidden, runs, scores, context
+        self.finished: list[tuple[Tensor, Tensor, Tensor]] = []  # context, hidden, output
+        backend = packed.backend
+        attend, finish = backend.attend, backend.finish
+
+        def attend_and_keep(index: int, hidden: Tensor, runs: Ragged, *, scored: bool) -> tuple[Tensor, Tensor | None]:
+            context, scores = attend(index, hidden, runs, scored=True)
+            assert scores is not None
+            self.seen.append((hidden, runs, scores, context))
+            return context, scores if scored else None
+
+        def finish_and_keep(index: int, context: Tensor, hidden: Tensor) -> Tensor:
+            output = finish(index, context, hidden)
+            self.finished.append((context, hidden, output))
+            return output
+
+        backend.attend, backend.finish = attend_and_keep, finish_and_keep  # type: ignore[method-assign]
+        packed.logits(inputs)
+
+
+def exact_layers(name: str) -> tuple[Layers, object]:
+    model = attached(name)
+    return Layers(engine_with(model, Reference(torch.float64)), sequences(ragged(model, LENGTHS))), model
+
+
+def prepared(model: object, backend: Backend) -> Backend:
+    engine_with(model, backend)
+    return backend
+
+
+def own(backend: Backend, values: Tensor) -> Tensor:
+    """In the dtype that the backend's hidden states have."""
+    return values.to(torch.bfloat16 if backend.dtype == "bf16" else torch.float32)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_values(name: str, dtype: str) -> None:
+    exact, model = exact_layers(name)
+    fast = prepared(model, Cpu(dtype))
+    plain = prepared(model, Reference(torch.bfloat16 if dtype == "bf16" else torch.float32))
+    for index, (hidden, runs, scores, context) in enumerate(exact.seen):
+        found, plainly = (side.attend(index, own(side, hidden), runs, scored=True) for side in (fast, plain))
+        _within_twice(found[0], plainly[0], context)
+        _within_twice(found[1], plainly[1], scores)
+    for index, (context, hidden, output) in enumerate(exact.finished):
+        found_output, plain_output = (
+            side.finish(index, own(side, context), own(side, hidden)) for side in (fast, plain)
+        )
+        _within_twice(found_output, plain_output, output)
+    assert len(exact.seen) == LAYERS - 1 and len(exact.finished) == LAYERS
+
+
+def _within_twice(found: Tensor | None, plain: Tensor | None, exact: Tensor) -> None:
+    assert found is not None and plain is not None
+    error, allowed = (found.double() - exact).abs(), (plain.double() - exact).abs()
+    tiny = 1e-6 * float(exact.abs().max())
+    assert float(error.mean()) <= 2 * float(allowed.mean()) + tiny
+    assert float(error.max()) <= 2 * float(allowed.max()) + 10 * tiny
+
+
+BACKENDS = [("cpu", "fp32"), ("cpu", "bf16"), ("cpu", "int8"), ("reference", "fp32"), ("reference", "bf16")]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), BACKENDS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_decisions(name: str, kind: str, dtype: str) -> None:
+    exact, model = exact_layers(name)
+    backend = Cpu(dtype) if kind == "cpu" else Reference(torch.bfloat16 if dtype == "bf16" else torch.float32)
+    prepared(model, backend)
+    decided = 0
+    for index, (hidden, runs, scores, _) in enumerate(exact.seen):
+        _, found = backend.attend(index, own(backend, hidden), runs, scored=True)
+        assert found is not None
+        differ = (found > SOME[index]) != (scores > SOME[index])
+        assert bool(((scores - SOME[index]).abs()[differ] < EPSILON[dtype]).all())
+        decided += int((scores < SOME[index]).sum())
+    assert decided > 0  # there was something to drop

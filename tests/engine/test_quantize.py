@@ -1,0 +1,167 @@
+"""Quantizing a run: a whole copy or nothing, measured through the engine, refused before any work."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engine.test_engine import sequences
+from tests.models.families import LAYERS, pruned_model, ragged
+from tests.words import word_tokenizer
+from thresher.engine import quantize as module
+from thresher.engine.engine import Engine
+from thresher.engine.quantize import agreement, find_steps, quantize
+from thresher.engine.steps import STEPS, read_steps
+from thresher.errors import CheckpointError, ConfigError, RunError
+from thresher.models.attach import gates_of
+from thresher.models.checkpoint import load, read_manifest, save
+
+LONG = (11, 1, 7, 3, 16, 23, 40, 9)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("quantize") / "run"
+    words = word_tokenizer(tuple("abcdefgh"), model_max_length=64)
+    model = pruned_model("bert").float()
+    save(model, words, folder, about={"recipe": {"max_length": 64}}, dense=model.state_dict())
+    return folder
+
+
+def texts(count: int) -> list[tuple[list[int], list[int] | None]]:
+    rows = sequences(ragged(pruned_model("bert"), (LONG * 20)[:count]))
+    return [(ids, None) for ids in rows]
+
+
+def made(run: Path, out: Path, **options: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"calibration": texts(40), "source": "letters", "test": texts(70), "split": "test"}
+    settings["score"] = lambda logits: {"score": float(logits.argmax(axis=1).mean())}
+    return quantize(run, out, load(run), **{**settings, **options})
+
+
+def test_the_copy_is_whole_and_says_what_was_measured(run: Path, tmp_path: Path) -> None:
+    computed: list[int] = []
+    block = made(run, tmp_path / "new" / "out", on_texts=computed.append)
+    out = tmp_path / "new" / "out"
+    assert sum(computed) == 40 + 3 * 70
+    before, after = ({p.relative_to(f).as_posix() for p in f.rglob("*")} for f in (run, out))
+    assert after == before | {STEPS}
+    for name in before - {"thresher.json", "dense"}:
+        assert (out / name).read_bytes() == (run / name).read_bytes()
+    assert read_manifest(out) == {**read_manifest(run), "quantization": block}
+    assert block["kind"] == "static symmetric int8, per-channel steps"
+    assert block["calibration"] == {"rows": 40, "source": "letters"}
+    quality = block["quality"]
+    assert (quality["split"], quality["rows"]) == ("test", 70)
+    assert quality["fp32"]["agreement"] == 1.0
+    assert quality["agreement"] == quality["int8-static"]["agreement"] > 0.8
+    assert set(quality["int8"]) == {"metrics", "agreement", "kept"}
+    assert [path.name for path in out.parent.iterdir()] == ["out"], "nothing temporary stays"
+
+
+def test_what_is_measured_is_what_the_engine_gives(run: Path, tmp_path: Path) -> None:
+    """In the order of the rows, whatever the batches."""
+    seen: list[Any] = []
+
+    def score(logits: Any) -> dict[str, float]:
+        seen.append(logits)
+        return {"score": 0.0}
+
+    block = made(run, tmp_path / "out", score=score)
+    for dtype, logits in zip(("fp32", "int8", "int8-static"), seen, strict=True):
+        output = Engine.load(tmp_path / "out", dtype=dtype).packed.logits([ids for ids, _ in texts(70)])
+        np.testing.assert_allclose(logits, output.logits.numpy(), atol=2e-2, rtol=2e-2)
+        lengths = np.array([[len(ids)] for ids, _ in texts(70)])
+        kept = float((output.kept[:, :-1].numpy() / lengths).mean())
+        assert block["quality"][dtype]["kept"] == pytest.approx(kept, abs=1e-6)
+    assert 0 < block["quality"]["fp32"]["kept"] < 1
+
+
+def test_the_engine_takes_int8_for_a_quantized_run_where_it_is_fastest(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(run, tmp_path / "out")
+    monkeypatch.setattr("thresher.engine.choose.probe", lambda: {"fp32": 3.0, "bf16": 2.0, "int8": 1.0})
+    assert Engine.load(tmp_path / "out").describe()["dtype"] == "int8-static"
+    assert Engine.load(run).describe()["dtype"] == "bf16"
+    monkeypatch.setattr("thresher.engine.choose.probe", lambda: {"fp32": 3.0, "bf16": 0.5, "int8": 1.0})
+    engine = Engine.load(tmp_path / "out")
+    assert engine.describe()["dtype"] == "bf16"
+    assert "quantized, but int8 is not faster here" in engine.describe()["why"]
+
+
+def test_failure_leaves_what_was_there(run: Path, tmp_path: Path) -> None:
+    made(run, tmp_path / "out")
+
+    def fails(logits: Any) -> dict[str, float]:
+        raise KeyboardInterrupt
+
+    for out in ("out", "other"):
+        with pytest.raises(KeyboardInterrupt):
+            made(run, tmp_path / out, overwrite=True, score=fails)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert len(read_steps(tmp_path / "out")) == LAYERS
+    made(run, tmp_path / "out", overwrite=True, source="again")
+    assert read_manifest(tmp_path / "out")["quantization"]["calibration"]["source"] == "again"
+
+
+def test_a_full_disk_is_one_clear_error(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copytree", full)
+    with pytest.raises(RunError, match="cannot write .*/out: No space left on device; choose another --out"):
+        made(run, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def saturating() -> None:
+    raise ConfigError("this processor's int8 products saturate; use fp32 or bf16")
+
+
+Case = Callable[[Path, Path, pytest.MonkeyPatch], tuple[Path, Path]]
+REFUSED: dict[str, tuple[Case, type[Exception], str]] = {
+    "no run": (lambda run, tmp, patch: (tmp, tmp / "out"), CheckpointError, "not a thresher run"),
+    "onto itself": (lambda run, tmp, patch: (run, run), RunError, "lie in one another"),
+    "inside itself": (lambda run, tmp, patch: (run, run / "int8"), RunError, "lie in one another"),
+    "around itself": (lambda run, tmp, patch: (run, run.parent), RunError, "lie in one another"),
+    "no exact int8": (
+        lambda run, tmp, patch: (patch.setattr(module, "check_int8", saturating), (run, tmp / "out"))[1],
+        ConfigError,
+        "saturate",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_before_any_work(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    prepare, error, says = REFUSED[case]
+    source, out = prepare(run, tmp_path, monkeypatch)
+    checkpoint = load(run)
+    monkeypatch.setattr(module, "find_steps", lambda *args, **options: pytest.fail("work was begun"))
+    before = sorted(run.rglob("*"))
+    with pytest.raises(error, match=says):
+        quantize(source, out, checkpoint, calibration=[], source="", test=[], split="", score=dict, overwrite=True)
+    assert sorted(run.rglob("*")) == before and list(tmp_path.iterdir()) == []
+
+
+def test_steps_come_from_the_pruned_model(run: Path) -> None:
+    checkpoint = load(run)
+    pruned = find_steps(checkpoint.model, texts(8))
+    gates_of(checkpoint.model).set_mode("off")
+    dense = find_steps(checkpoint.model, texts(8))
+    assert len(pruned) == len(dense) == LAYERS
+    assert float(pruned[-2].ffn_out) != float(dense[-2].ffn_out)
+
+
+def test_agreement() -> None:
+    exact = np.array([[0, 1], [1, 0], [0, 1], [1, 0]], dtype=np.float32)
+    assert agreement(exact, exact) == 1.0
+    assert agreement(exact[::-1], exact) == 0.0
+    values = np.array([[0.0], [1.0], [2.0]], dtype=np.float32)
+    assert agreement(2 * values, values) == pytest.approx(1.0)
+    flat = np.ones((3, 1), dtype=np.float32)
+    assert agreement(flat, flat) == 1.0
+    assert agreement(flat, values) == 0.0
