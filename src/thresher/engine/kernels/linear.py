@@ -163,11 +163,17 @@ def _plausible(choices: list[Any], arguments: dict[str, Any], **named: Any) -> l
     ]
 
 
+def _measured(call: Any, quantiles: Any) -> Any:
+    """Times of a launch. Triton's own 125 ms a tile add up to minutes over all shapes of a model."""
+    return triton.testing.do_bench(call, warmup=4, rep=20, quantiles=quantiles)
+
+
 @autotuned(
     configs=configurations(TILES if not RUNS_INTERPRETED else [(32, 32, 32, 4, 1)]),  # it has nothing to measure
     key=["bucket", "INPUTS", "OUTPUTS", "PARTS"],
     prune_configs_by={"early_config_prune": _plausible},
     cache_results=True,  # one choice for a machine, so that its results do not change from one process to the next
+    do_bench=_measured,
 )
 @jit
 def _linear(

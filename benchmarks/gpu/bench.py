@@ -1,0 +1,278 @@
+"""Everything that is measured on a GPU, in parts that fit into short leases. From the repository's root:
+
+    PYTHONPATH=src python benchmarks/gpu/bench.py PART[,PART...] --out FILE.jsonl [--multiplier X]
+
+Parts: compile (the kernels, in parallel, so that the others do not wait for it), qnli, squad, sst2 (all engines over
+batch sizes), torch-compile, crossover (sync against graph), growth (length 64..4096), kernels, profile.
+The first part that prunes searches for thresholds with half of the FLOPs and prints them; --multiplier skips that.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from kernels import MATRICES, measure_kernels
+from rivals import UnpaddedDense, hugging_face, padded, sorted_batches
+from setting import LENGTHS, Setting, base_model, lengths_like, texts_of, wait, whole_times
+
+from thresher.core.cost import engine_macs
+from thresher.engine.backends.reference import DTYPES
+from thresher.engine.cuda.products import parts_for
+from thresher.engine.kernels import linear as linear_module
+from thresher.engine.weights import read_weights
+
+BATCHES = (1, 8, 32, 128, 256, 512)
+MODES = ("sync", "graph")
+
+
+def compile_kernels(setting: Setting) -> None:
+    """One process per tile; what they compile is in Triton's cache when a later part looks for it."""
+    began = time.perf_counter()
+    command = [sys.executable, __file__, "one-tile", "--out", os.devnull, "--dtype", setting.dtype, "--tile"]
+    running = [subprocess.Popen([*command, str(index)]) for index in range(len(linear_module.TILES))]
+    failed = [index for index, process in enumerate(running) if process.wait() != 0]
+    print(f"compiled {len(running)} tiles in {time.perf_counter() - began:.0f} s, failed: {failed}", flush=True)
+
+
+def compile_one_tile(tile: int, dtype: str) -> None:
+    """The products of a base-size model: with rows gathered or not, whole or in parts."""
+    linear_module._linear.configs = linear_module.configurations([linear_module.TILES[tile]])
+    count = torch.tensor([16], dtype=torch.int32, device="cuda")
+    rows = torch.arange(16, device="cuda").int()
+    kind = DTYPES[dtype]
+    for name, (inputs, outputs) in {**MATRICES, "key_value": (768, 1536)}.items():
+        values = torch.zeros(16, inputs, device="cuda", dtype=kind)
+        weight, bias = values.new_zeros(outputs, inputs), values.new_zeros(outputs)
+        activation = "gelu" if name == "ffn_in" else "none"
+        for gather in (None, rows) if name == "output" else (None,):
+            linear_module.linear(values, weight, bias, activation=activation, rows=gather, count=count)
+            for parts in sorted({parts_for(capacity, weight) for capacity in (32, 256, 512)} - {1}):
+                if outputs == 768:
+                    linear_module.linear_in_parts(values, weight, parts=parts, rows=gather, count=count)
+    torch.cuda.synchronize()
+
+
+def engines(setting: Setting, name: str) -> None:
+    """All engines, at every batch size, on the same texts."""
+    device, on_gpu = setting.device, setting.device != "cpu"
+    batches = BATCHES if not setting.arguments.tiny else (1, 2)
+    half = DTYPES[setting.dtype]
+    stock = {
+        kind: base_model(attention=kind, **setting.sizes).to(device, half) for kind in ("eager", "sdpa")
+    }  # fmt: skip
+    unpadded = UnpaddedDense(setting.weights, dtype=setting.dtype, device=device)
+    ours = {(pruned, mode): setting.engine(pruned=pruned, mode=mode) for pruned in (False, True) for mode in MODES}
+    for batch in batches:
+        lengths = lengths_like(name, batch)
+        texts = texts_of(lengths)
+        about: dict[str, Any] = {"bench": "engines", "lengths": name}
+        for kind, model in stock.items():
+            with setting.attempt(**about, batch=batch, engine=f"hf-{kind}", mode="padded"):
+                work = hugging_face(model, [padded(texts, pinned=on_gpu)], device)
+                setting.measure(work, lengths, None, **about, engine=f"hf-{kind}", mode="padded")
+        if batch >= 8:
+            with setting.attempt(**about, batch=batch, engine="hf-sdpa", mode="sorted"):
+                work = hugging_face(stock["sdpa"], sorted_batches(texts, pinned=on_gpu), device)
+                setting.measure(work, lengths, None, **about, engine="hf-sdpa", mode="sorted")
+        with setting.attempt(**about, batch=batch, engine="torch-unpadded", mode="dense"):
+            setting.measure(unpadded.work(texts), lengths, None, **about, engine="torch-unpadded", mode="dense")
+        for (pruned, mode), engine in ours.items():
+            kind = "thresher-pruned" if pruned else "thresher-dense"
+            with setting.attempt(**about, batch=batch, engine=kind, mode=mode):
+                measure_ours(setting, engine, texts, **about, engine_name=kind, mode=mode)
+    print(f"unpadded torch attention: {unpadded.how}")
+    table(setting, name)
+
+
+def measure_ours(setting: Setting, engine: Any, texts: list[list[int]], *, engine_name: str, **row: Any) -> float:
+    """From a packed batch on the host to logits on the host, as rivals are given padded ones; packing apart."""
+    packed = engine.pack(texts)
+    kept = engine.run(packed).kept
+    packing = whole_times(lambda: engine.pack(texts), "cpu", seconds=0.02, warm=1)
+    lengths = [len(text) for text in texts]
+    return setting.measure(
+        lambda: engine.run(packed), lengths, kept, **row, engine=engine_name, pack_ms=sorted(packing)[len(packing) // 2]
+    )
+
+
+def table(setting: Setting, name: str) -> None:
+    """Milliseconds by engine and batch size."""
+    rows = [row for row in setting.rows if row.get("lengths") == name and "ms_p50" in row]
+    batches = sorted({row["batch"] for row in rows})
+    print(f"\n{name} (mean {LENGTHS[name][0]} tokens), ms" + "".join(f"{batch:>10}" for batch in batches))
+    found: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        found[f"{row['engine']} {row['mode']}"][row["batch"]] = row["ms_p50"]
+    for engine, times in found.items():
+        cells = "".join(f"{times[batch]:>10.3f}" if batch in times else f"{'-':>10}" for batch in batches)
+        print(f"{engine:<28}{cells}")
+    print(flush=True)
+
+
+def torch_compile(setting: Setting) -> None:
+    """Minutes of compilation, so only the two sizes of the targets."""
+    model = base_model(attention="sdpa", **setting.sizes).to(setting.device, DTYPES[setting.dtype])
+    compiled = torch.compile(model, mode="reduce-overhead", dynamic=False)
+    for batch in (1, 256):
+        lengths = lengths_like("qnli", batch)
+        about: dict[str, Any] = {"bench": "engines", "lengths": "qnli", "engine": "hf-compile", "mode": "padded"}
+        with setting.attempt(**about, batch=batch):
+            inputs = [padded(texts_of(lengths), pinned=setting.device != "cpu")]
+            setting.measure(hugging_face(compiled, inputs, setting.device), lengths, None, **about)
+
+
+def crossover(setting: Setting) -> None:
+    """Sync against graph over batch sizes, for the constants in thresher/engine/cuda/classifier.py."""
+    batches = [2**power for power in range(11)] if not setting.arguments.tiny else [1, 2]
+    for pruned in (True, False):
+        kind = "thresher-pruned" if pruned else "thresher-dense"
+        for library in (
+            frozenset(),
+            frozenset({"gathered"}),
+            frozenset({"activated"}),
+            frozenset({"gathered", "activated"}),
+        ):
+            if not pruned and "gathered" in library:
+                continue
+            engine = setting.engine(pruned=pruned, mode="sync")
+            engine.library.in_kernels = library
+            mode = "+".join(["sync", *library])
+            for batch in batches if not library else batches[-3:]:
+                with setting.attempt(bench="crossover", engine=kind, mode=mode, batch=batch):
+                    texts = texts_of(lengths_like("qnli", batch))
+                    about = {"bench": "crossover", "lengths": "qnli", "mode": mode}
+                    measure_ours(setting, engine, texts, engine_name=kind, **about)
+        engine = setting.engine(pruned=pruned, mode="graph")
+        for batch in batches:
+            with setting.attempt(bench="crossover", engine=kind, mode="graph", batch=batch):
+                texts = texts_of(lengths_like("qnli", batch))
+                measure_ours(setting, engine, texts, engine_name=kind, bench="crossover", lengths="qnli", mode="graph")
+    rows = [row for row in setting.rows if row["bench"] == "crossover" and "ms_p50" in row]
+    for kind in ("thresher-pruned", "thresher-dense"):
+        found = {(row["mode"], row["batch"]): row["ms_p50"] for row in rows if row["engine"] == kind}
+        sizes = {row["batch"]: row["tokens"] for row in rows}
+        for batch in sorted({batch for _, batch in found}):
+            cells = " ".join(f"{mode} {ms:.3f}" for (mode, size), ms in found.items() if size == batch)
+            print(f"{kind:<16} batch {batch:>5} tokens {sizes[batch]:>6}  {cells}")
+    print(flush=True)
+
+
+def growth(setting: Setting) -> None:
+    """Equal numbers of tokens in ever longer texts, and at one length ever more texts: cost follows live tokens."""
+    tiny = setting.arguments.tiny
+    weights = read_weights(base_model(positions=4096, **setting.sizes))
+    tokens = 16384 if not tiny else 128
+    shapes = [(tokens // n, n) for n in ((64, 128, 256, 512, 1024, 2048, 4096) if not tiny else (64,))]
+    shapes += [(count, 128) for count in ((1, 4, 16, 64, 256) if not tiny else (1,))]
+    for pruned in (False, True):
+        for mode in MODES:
+            engine = setting.engine(pruned=pruned, mode=mode, weights=weights)
+            kind = "thresher-pruned" if pruned else "thresher-dense"
+            for count, length in shapes:
+                about: dict[str, Any] = {"bench": "growth", "mode": mode, "lengths": f"n={length}"}
+                with setting.attempt(**about, engine=kind, batch=count):
+                    measure_ours(setting, engine, texts_of([length] * count), engine_name=kind, **about)
+
+
+KINDS = {
+    "attention": ("_whole_runs", "_long_runs", "_received_in_long_runs", "_first_tokens", "flash", "fmha"),
+    "prune": ("_decide", "_compact"),
+    "add_norm": ("_add_norm",),
+    "embed": ("_embed",),
+    "copies": ("Memcpy", "Memset"),
+    "products": ("_linear", "gemm", "nvjet", "cutlass", "cublas", "splitK"),
+}
+
+
+def kind_of(kernel: str) -> str:
+    return next((kind for kind, marks in KINDS.items() if any(mark in kernel for mark in marks)), "other")
+
+
+def profile(setting: Setting) -> None:
+    """Where the device's time goes, by kind of kernel, in one forward."""
+    from torch.profiler import ProfilerActivity
+
+    activity = ProfilerActivity.CPU if setting.device == "cpu" else ProfilerActivity.CUDA
+    repeats = 10 if not setting.arguments.tiny else 1
+    for batch in (256, 1) if not setting.arguments.tiny else (1,):
+        texts = texts_of(lengths_like("qnli", batch))
+        for pruned in (False, True):
+            for mode in MODES:
+                kind = "thresher-pruned" if pruned else "thresher-dense"
+                about: dict[str, Any] = {"bench": "profile", "engine": kind, "mode": mode, "lengths": "qnli"}
+                with setting.attempt(**about, batch=batch):
+                    engine = setting.engine(pruned=pruned, mode=mode)
+                    packed = engine.pack(texts)
+                    times = whole_times(partial(engine.run, packed), setting.device, seconds=0.1)
+                    whole = sorted(times)[len(times) // 2]
+                    with torch.profiler.profile(activities=[activity]) as profiler:
+                        for _ in range(repeats):
+                            engine.run(packed)
+                        wait(setting.device)
+                    microseconds: dict[str, float] = defaultdict(float)
+                    launches: dict[str, int] = defaultdict(int)
+                    for event in profiler.key_averages():
+                        spent = float(getattr(event, "self_device_time_total", 0.0))
+                        if spent > 0:
+                            microseconds[kind_of(event.key)] += spent / repeats
+                            launches[kind_of(event.key)] += event.count // repeats
+                    found = {key: round(value, 1) for key, value in sorted(microseconds.items(), key=lambda i: -i[1])}
+                    macs = int(engine_macs(engine.shape, packed.lengths, engine.run(packed).kept).sum())
+                    setting.record(
+                        **about,
+                        batch=batch,
+                        ms_p50=whole,
+                        useful_tflops=2 * macs / whole / 1e9,
+                        busy_ms=sum(found.values()) / 1000,
+                        microseconds=found,
+                        launches=dict(launches),
+                    )
+                    print(f"  busy {sum(found.values()) / 1000:.3f} of {whole:.3f} ms  {found}  {dict(launches)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", help="comma-separated")
+    parser.add_argument("--out", required=True, help="JSON lines are added to this file")
+    parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16", "fp32"))
+    parser.add_argument("--multiplier", type=float, help="final threshold of the ramp, as an earlier part printed it")
+    parser.add_argument("--flops", type=float, default=0.5, help="relative FLOPs to search for")
+    parser.add_argument("--seconds", type=float, default=0.3, help="per measurement")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="a small model and few sizes, to try the script itself")
+    parser.add_argument("--tile", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.parts == "one-tile":
+        compile_one_tile(arguments.tile, arguments.dtype)
+        return
+    parts: dict[str, Any] = {
+        "compile": compile_kernels,
+        **{name: partial(engines, name=name) for name in LENGTHS},
+        "torch-compile": torch_compile,
+        "crossover": crossover,
+        "growth": growth,
+        "kernels": measure_kernels,
+        "profile": profile,
+    }
+    wanted = arguments.parts.split(",")
+    for name in wanted:
+        if name not in parts:
+            parser.error(f"part {name!r} is not one of {', '.join(parts)}")
+    setting = Setting(arguments)
+    for name in wanted:
+        began = time.perf_counter()
+        with setting.attempt(bench=name):
+            parts[name](setting)
+        print(f"part {name}: {time.perf_counter() - began:.0f} s\n", flush=True)
+        Path(arguments.out).touch()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""What every part of the GPU benchmark shares: the model, texts of given lengths, times, and records."""
+
+import contextlib
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thresher.config import PruneConfig
+from thresher.core.cost import dense_macs, engine_macs, engine_relative_flops, flops, relative_flops
+from thresher.core.gates import ramp
+from thresher.engine.cuda.classifier import CudaClassifier
+from thresher.engine.weights import Weights, read_weights
+from thresher.records import provenance
+
+# Mean and maximum length in tokens.
+LENGTHS = {"qnli": (52, 114), "squad": (162, 382), "sst2": (28, 72)}
+SEED = 0
+# Random weights attend almost evenly, so that all scores are nearly 1 and no threshold divides them: queries and keys
+# are scaled up until scores are spread about as widely as a trained model's.
+SHARPER = 5.0
+
+
+def lengths_like(name: str, count: int, *, seed: int = SEED) -> list[int]:
+    """Lengths of a data set's shape: a gamma distribution with its mean, cut at its maximum."""
+    mean, longest = LENGTHS[name]
+    drawn = np.random.default_rng(seed).gamma(6.0, mean / 6.0, max(count, 1024))
+    cut = np.clip(drawn * mean / np.clip(drawn, 4, longest).mean(), 4, longest).round().astype(int)
+    return [int(length) for length in cut[:count]]
+
+
+def texts_of(lengths: Sequence[int], *, seed: int = SEED) -> list[list[int]]:
+    """Random token ids; the ids of special tokens are left out."""
+    drawn = np.random.default_rng(seed).integers(10, 50000, sum(lengths))
+    return [part.tolist() for part in np.split(drawn, np.cumsum(lengths)[:-1])]
+
+
+def base_model(*, positions: int = 512, layers: int = 12, width: int = 768, attention: str = "sdpa") -> Any:
+    """RoBERTa-base's shape with random weights, the same every time."""
+    import transformers
+
+    library: Any = transformers
+    torch.manual_seed(SEED)
+    config = library.RobertaConfig(
+        vocab_size=50265,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        intermediate_size=4 * width,
+        max_position_embeddings=positions + 2,
+        type_vocab_size=1,
+        num_labels=2,
+        pad_token_id=1,
+    )
+    config._attn_implementation = attention
+    model = library.RobertaForSequenceClassification(config).eval()
+    with torch.no_grad():
+        for layer in model.roberta.encoder.layer:
+            layer.attention.self.query.weight.mul_(SHARPER)
+            layer.attention.self.key.weight.mul_(SHARPER)
+    return model
+
+
+class Setting:
+    """One model on one device, its thresholds, and the file of records."""
+
+    def __init__(self, arguments: Any) -> None:
+        self.arguments, self.device, self.dtype = arguments, arguments.device, arguments.dtype
+        self.out = Path(arguments.out)
+        self.sizes: dict[str, Any] = {"layers": 3, "width": 128} if arguments.tiny else {}
+        self.weights: Weights = read_weights(base_model(**self.sizes))
+        self.about = provenance(device=self.device, seed=SEED)
+        self.about["command"] = " ".join(["python", "benchmarks/gpu/bench.py", *sys.argv[1:]])
+        self.multiplier = arguments.multiplier
+        self.rows: list[dict[str, Any]] = []
+
+    @property
+    def layers(self) -> int:
+        return self.weights.shape.layers
+
+    def thresholds(self, multiplier: float) -> list[float]:
+        return ramp("late", layers=self.layers, final=multiplier, collapse_last=True)
+
+    def engine(self, *, pruned: bool, mode: str, weights: Weights | None = None) -> CudaClassifier:
+        thresholds = self.thresholds(self.found_multiplier()) if pruned else [0.0] * self.layers
+        return CudaClassifier(
+            weights or self.weights,
+            self.dtype,
+            thresholds=thresholds,
+            config=PruneConfig(),
+            mode=mode,
+            device=self.device,
+        )
+
+    def found_multiplier(self) -> float:
+        """The final threshold with which QNLI-like texts cost half of the dense model's FLOPs, by bisection."""
+        if self.multiplier is None:
+            texts = texts_of(lengths_like("qnli", 4 if self.arguments.tiny else 64, seed=7), seed=7)
+            engine = CudaClassifier(
+                self.weights,
+                self.dtype,
+                thresholds=self.thresholds(1.0),
+                config=PruneConfig(),
+                mode="sync",
+                device=self.device,
+            )
+            low, high = 0.1, 10.0
+            for _ in range(4 if self.arguments.tiny else 14):
+                middle = (low * high) ** 0.5
+                engine.forward.thresholds = self.thresholds(middle)
+                kept = engine.logits(texts).kept
+                cost = relative_flops(self.weights.shape, torch.tensor([len(text) for text in texts]), kept)
+                low, high = (middle, high) if float(cost) > self.arguments.flops else (low, middle)
+            self.multiplier = (low * high) ** 0.5
+            kept_share = (kept.sum(0) / sum(map(len, texts))).tolist()
+            print(f"final threshold {self.multiplier:.4f}: relative FLOPs {float(cost):.3f}, kept by layer", end=" ")
+            print(" ".join(f"{share:.2f}" for share in kept_share), flush=True)
+        return float(self.multiplier)
+
+    def cost(self, lengths: Sequence[int], kept: Tensor | None) -> dict[str, float]:
+        """FLOPs of a batch. Rivals compute all of the dense model; ours what packed execution really computes."""
+        shape, sizes = self.weights.shape, torch.tensor(lengths)
+        dense = float(flops(dense_macs(shape, sizes)).sum())
+        if kept is None:
+            return {"flops": dense, "dense_flops": dense, "relative_flops": 1.0, "engine_relative_flops": 1.0}
+        return {
+            "flops": float(flops(engine_macs(shape, sizes, kept)).sum()),
+            "dense_flops": dense,
+            "relative_flops": float(relative_flops(shape, sizes, kept)),
+            "engine_relative_flops": engine_relative_flops(shape, sizes, kept),
+        }
+
+    def record(self, **row: Any) -> None:
+        """One line to the file at once, so that an interrupted run keeps what it measured, and one to the screen."""
+        whole = {"dtype": self.dtype, **row, **{name: self.about[name] for name in ("device", "versions", "seed")}}
+        whole |= {"command": self.about["command"], "commit": self.about["commit"], "created": self.about["created"]}
+        self.rows.append(whole)
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        with self.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(whole) + "\n")
+        names = ("bench", "engine", "mode", "lengths", "batch")
+        text = " ".join(f"{row.get(name, '')!s:>12}" for name in names)
+        values = {name: row[name] for name in ("ms_p50", "sequences_per_s", "useful_tflops", "error") if name in row}
+        shown = " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in values.items())
+        print(f"{text}  {shown}", flush=True)
+
+    @contextlib.contextmanager
+    def attempt(self, **row: Any) -> Any:
+        """A failure is a record, too, and the next measurement goes on."""
+        try:
+            yield
+        except Exception as error:
+            traceback.print_exc(limit=4)
+            self.record(**row, error=f"{type(error).__name__}: {str(error)[:300]}")
+            if self.device != "cpu":
+                torch.cuda.empty_cache()
+
+    def measure(self, work: Callable[[], object], sizes: Sequence[int], kept: Tensor | None, **row: Any) -> float:
+        """Time whole calls, host to host, and record."""
+        times = whole_times(work, self.device, seconds=self.arguments.seconds)
+        cost, middle = self.cost(sizes, kept), float(np.median(times))
+        self.record(
+            **row,
+            batch=len(sizes),
+            tokens=sum(sizes),
+            ms_p50=middle,
+            ms_p10=float(np.quantile(times, 0.1)),
+            ms_p90=float(np.quantile(times, 0.9)),
+            repeats=len(times),
+            sequences_per_s=1000 * len(sizes) / middle,
+            useful_tflops=cost["flops"] / middle / 1e9,
+            dense_equivalent_tflops=cost["dense_flops"] / middle / 1e9,
+            relative_flops=cost["relative_flops"],
+            engine_relative_flops=cost["engine_relative_flops"],
+        )
+        return middle
+
+
+def wait(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def whole_times(work: Callable[[], object], device: str, *, seconds: float, warm: int = 3) -> list[float]:
+    """Milliseconds of single calls, from the start to the end of the device's work, for about so many seconds."""
+    for _ in range(warm):
+        work()
+    wait(device)
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) < 5 or (time.perf_counter() - began < seconds and len(times) < 200):
+        start = time.perf_counter()
+        work()
+        wait(device)
+        times.append(1000 * (time.perf_counter() - start))
+    return times
+
+
+def kernel_ms(work: Callable[[], object], device: str) -> float:
+    """Median milliseconds of a short piece of device work, without the launch."""
+    if device == "cpu":
+        return float(np.median(whole_times(work, device, seconds=0.01, warm=1)))
+    from triton.testing import do_bench
+
+    return float(do_bench(work, warmup=5, rep=30, quantiles=(0.5,)))

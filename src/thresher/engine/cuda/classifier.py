@@ -1,0 +1,236 @@
+"""A classifier on packed batches on an NVIDIA GPU, with the interface of PackedClassifier, in two ways of running."""
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thresher.config import PruneConfig
+from thresher.engine.backends.reference import DTYPES
+from thresher.engine.cuda.batch import HostBatch, Inputs, Layout, Packer
+from thresher.engine.cuda.forward import Forward, Live
+from thresher.engine.cuda.graphs import Graphs, bucket_of
+from thresher.engine.cuda.model import gpu_model
+from thresher.engine.cuda.products import KernelProducts, LibraryProducts
+from thresher.engine.kernels.prune import Kept
+from thresher.engine.kernels.toolchain import RUNS_INTERPRETED
+from thresher.engine.packed import Output
+from thresher.engine.weights import Weights
+from thresher.errors import ConfigError, ModelError
+
+MODES = ("auto", "sync", "graph")
+CUDA_DTYPES = ("fp16", "bf16", "fp32")  # fp32 is there for tests of decisions: it runs without tensor cores
+OLDEST = (8, 0)  # compute capability: Ampere, the first with bfloat16 and asynchronous copies
+# Up to so many tokens in a batch a graph is taken to be faster than library products with their synchronisations.
+# ESTIMATES, to be replaced by what the part "crossover" of benchmarks/gpu/bench.py measures: for pruned models, and for
+# dense ones, which never synchronise.
+GRAPH_UP_TO_TOKENS_PRUNED = 8192
+GRAPH_UP_TO_TOKENS_DENSE = 4096
+
+
+@dataclass(frozen=True)
+class Place:
+    """What stands in for a backend's object: names only."""
+
+    name: str
+    dtype: str
+    device: str
+
+
+class CudaClassifier:
+    """Mode "sync": library products on live rows, and one synchronisation per pruning layer, to count them. Mode
+    "graph": capacity buffers, counts on the device, all in one CUDA graph. "auto": by the number of tokens, with limits
+    that come from benchmarks/gpu. Kernels and decision rules are the same.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        dtype: str = "fp16",
+        *,
+        thresholds: Sequence[float],
+        config: PruneConfig,
+        dial: float = 1.0,
+        mode: str = "auto",
+        device: str = "cuda",
+    ) -> None:
+        """On device "cpu" the kernels need Triton's interpreter, and graphs are run without being captured."""
+        if not math.isfinite(dial) or dial < 0:
+            raise ConfigError(f"dial = {dial} must be a number of at least 0 (0 = dense, 1 = as trained)")
+        if "first" not in config.protect:
+            raise ModelError(
+                "the head reads the first token, so the engine needs it protected; retrain with protect = first"
+            )
+        for name, value, known in (("mode", mode, MODES), ("dtype", dtype, CUDA_DTYPES)):
+            if value not in known:
+                raise ConfigError(f"{name} = {value!r} is not one of the cuda backend's: {', '.join(known)}")
+        _check_device(device)
+        on_gpu = device.startswith("cuda")
+        self.backend = Place("cuda", dtype, device)
+        self.config, self.dial, self.mode = config, dial, mode
+        self.thresholds = [0.0 if dial == 0 else float(value) * dial for value in thresholds]
+        self.shape, self.positions = weights.shape, weights.positions
+        self.library, self.kernels = LibraryProducts(), KernelProducts()
+        self.outputs = len(weights.head_output.bias)
+        model = gpu_model(weights, dtype=DTYPES[dtype], device=device)
+        self.forward = Forward(model, self.thresholds, scale=config.scale)
+        # The packer needs to know how positions are counted, and no matrix.
+        small = replace(weights, layers=[], word=torch.empty(0))
+        self.packer = Packer(small, config, pinned=on_gpu)
+        self.graphs = Graphs(self._without_host, full=self.packer.full, device=device, capture=on_gpu)
+        self._computing = threading.Lock()  # graphs have one place for their inputs
+
+    def describe(self) -> dict[str, Any]:
+        """What is computed, and how."""
+        return {
+            "backend": self.backend.name,
+            "device": self.backend.device,
+            "dtype": self.backend.dtype,
+            "mode": self.mode,
+            "mode_why": self._why(),
+            "thresholds": [value if math.isfinite(value) else str(value) for value in self.thresholds],
+            "dial": self.dial,
+            "layers": self.shape.layers,
+            "width": self.shape.width,
+        }
+
+    @property
+    def graph_up_to_tokens(self) -> int:
+        """Batches up to this many tokens run as a graph in mode auto."""
+        return GRAPH_UP_TO_TOKENS_PRUNED if self.forward.pruning_layers else GRAPH_UP_TO_TOKENS_DENSE
+
+    def _why(self) -> str:
+        if self.mode != "auto":
+            return f"{self.mode} was asked for"
+        kind = "pruned" if self.forward.pruning_layers else "dense"
+        return (
+            f"batches of up to {self.graph_up_to_tokens} tokens run as one CUDA graph, bigger ones with library "
+            f"products: the limit for {kind} models, see benchmarks/gpu"
+        )
+
+    def logits(
+        self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int] | None] | None = None
+    ) -> Output:
+        """Classify token sequences of any lengths, in one packed batch. Missing token types are zeros."""
+        return self.run(self.pack(input_ids, token_types))
+
+    @torch.inference_mode()
+    def pack(
+        self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int] | None] | None = None
+    ) -> HostBatch:
+        """The part of the work that needs no GPU."""
+        lengths = self.packer.lengths(input_ids)
+        sizes = {"tokens": int(lengths.sum()), "sequences": len(lengths)}
+        mode = self.mode
+        if mode == "auto":
+            mode = "graph" if sizes["tokens"] <= self.graph_up_to_tokens else "sync"
+        longest, typed = int(lengths.max()), self.packer.typed
+        if mode == "graph":
+            layout = bucket_of(**sizes, longest=longest, positions=self.positions, typed=typed)
+        else:
+            layout = Layout(**sizes, max_length=longest, typed=typed)
+        return HostBatch(self.packer.fill(layout, input_ids, token_types), layout, lengths, mode)
+
+    @torch.inference_mode()
+    def run(self, batch: HostBatch) -> Output:
+        """Copy a packed batch to the GPU, compute, and copy the results back."""
+        with self._computing:
+            return self._run_graph(batch) if batch.mode == "graph" else self._run_sync(batch)
+
+    def _run_sync(self, batch: HostBatch) -> Output:
+        layout = batch.layout
+        inputs = layout.views(batch.buffer.to(self.backend.device, non_blocking=True))
+        live = Live(inputs.cu_seqlens, inputs.positions, inputs.protected, layout.max_length)
+        counted: list[Tensor] = []
+
+        def settle(kept: Kept, before: Live) -> tuple[Live, Tensor | None]:
+            """The one synchronisation of a pruning layer: the new lengths come to the host."""
+            starts = self._to_host(kept.cu_seqlens)
+            counted.append(starts)
+            total, longest = int(starts[-1]), int(np.diff(starts.numpy()).max())
+            if total == len(before.positions):
+                return before, None
+            live = Live(kept.cu_seqlens, kept.positions[:total], kept.protected[:total], longest)
+            return live, kept.rows[:total]
+
+        logits = self.forward(inputs, live, self.library, settle)
+        return self._output(self._to_host(logits), counted, batch)
+
+    def _run_graph(self, batch: HostBatch) -> Output:
+        layout = batch.layout
+        result = self._to_host(self.graphs(batch.buffer, layout))
+        first = layout.sequences * self.outputs
+        logits = result[:first].view(torch.float32).view(layout.sequences, self.outputs)
+        starts = result[first:].view(-1, layout.sequences + 1)
+        return self._output(logits, list(starts), batch)
+
+    def _without_host(self, inputs: Inputs, layout: Layout) -> Tensor:
+        """Logits and the runs' starts after each pruning, in one int32 tensor: one copy brings them back."""
+        starts: list[Tensor] = []
+
+        def settle(kept: Kept, before: Live) -> tuple[Live, Tensor | None]:
+            starts.append(kept.cu_seqlens)
+            live = replace(
+                before,
+                cu_seqlens=kept.cu_seqlens,
+                positions=kept.positions,
+                protected=kept.protected,
+                tokens=kept.cu_seqlens[-1:],
+            )
+            return live, kept.rows
+
+        live = Live(
+            cu_seqlens=inputs.cu_seqlens,
+            positions=inputs.positions,
+            protected=inputs.protected,
+            max_length=layout.max_length,
+            tokens=inputs.cu_seqlens[-1:],
+            sequences=inputs.live_sequences,
+        )
+        logits = self.forward(inputs, live, self.kernels, settle)
+        return torch.cat([logits.view(torch.int32).flatten(), *starts])
+
+    def _output(self, logits: Tensor, starts: Sequence[Tensor], batch: HostBatch) -> Output:
+        """From what came back: lengths change at the pruning layers only, and the last layer passes on one token."""
+        texts, layers = len(batch.lengths), self.shape.layers
+        after = dict(zip(self.forward.pruning_layers, starts, strict=True))
+        kept = torch.ones(texts, layers, dtype=torch.long)
+        lengths = batch.lengths
+        for index in range(layers - 1):
+            if index in after:
+                lengths = after[index].diff()[:texts]
+            kept[:, index] = lengths
+        return Output(logits=logits[:texts].clone(), kept=kept)
+
+    def _to_host(self, values: Tensor) -> Tensor:
+        """Copied through pinned memory; waits for the GPU."""
+        if values.device.type == "cpu":
+            return values
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host.copy_(values, non_blocking=True)
+        torch.cuda.current_stream(values.device).synchronize()
+        return host
+
+
+def _check_device(device: str) -> None:
+    if find_spec("triton") is None:
+        raise ConfigError("the GPU kernels need Triton, which is not installed; pip install triton, or use the CPU")
+    if not device.startswith("cuda"):
+        if not RUNS_INTERPRETED:
+            raise ConfigError(f"on device {device} the GPU kernels can only be interpreted; set TRITON_INTERPRET=1")
+        return
+    if not torch.cuda.is_available():
+        raise ModelError("device cuda is not available here; use device = 'cpu', and see: thresher doctor")
+    found = torch.cuda.get_device_capability(device)
+    if found < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise ConfigError(
+            f"{torch.cuda.get_device_name(device)} has compute capability {found[0]}.{found[1]}; the kernels need "
+            f"{wanted} or newer; use device = 'cpu', or backend = 'reference'"
+        )

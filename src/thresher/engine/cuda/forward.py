@@ -1,0 +1,139 @@
+"""The layer loop on the GPU. It never waits for the device; what follows a pruning may, and is the caller's."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from thresher.engine.cuda.batch import Inputs
+from thresher.engine.cuda.model import GpuLayer, GpuModel
+from thresher.engine.cuda.products import Products
+from thresher.engine.kernels.attention import attention
+from thresher.engine.kernels.embeddings import embed
+from thresher.engine.kernels.first import attend_first
+from thresher.engine.kernels.prune import Kept, prune
+
+
+@dataclass(frozen=True)
+class Live:
+    """The tokens that are left. positions: (capacity,) int32, protected: (capacity,) bool, cu_seqlens: int32.
+
+    tokens, sequences: (1,) int32 on the device, how many are live; None where the tensors hold live ones only.
+    """
+
+    cu_seqlens: Tensor
+    positions: Tensor
+    protected: Tensor
+    max_length: int
+    tokens: Tensor | None = None
+    sequences: Tensor | None = None
+
+
+# After a pruning: what is live now, and the old rows of the new ones (None: all stayed where they were).
+Settle = Callable[[Kept, Live], tuple[Live, Tensor | None]]
+
+
+class Forward:
+    """One model with its thresholds."""
+
+    def __init__(self, model: GpuModel, thresholds: Sequence[float], *, scale: str) -> None:
+        self.model, self.thresholds, self.scale = model, thresholds, scale
+
+    @property
+    def pruning_layers(self) -> list[int]:
+        """Layers that read scores. The last needs none, as it passes on the first token only."""
+        return [index for index, threshold in enumerate(self.thresholds[:-1]) if threshold > 0]
+
+    def __call__(self, inputs: Inputs, live: Live, products: Products, settle: Settle) -> Tensor:
+        """Logits (sequences, outputs) in float32."""
+        hidden = self._embedded(inputs, live, products)
+        for layer, threshold in zip(self.model.layers[:-1], self.thresholds[:-1], strict=True):
+            qkv = products.plain(hidden, layer.qkv, count=live.tokens)
+            context, received = attention(
+                qkv,
+                live.cu_seqlens,
+                heads=layer.heads,
+                max_length=live.max_length,
+                scored=threshold > 0,
+                positions=live.positions,
+                distance_bias=self.model.distance_bias,
+            )
+            rows = None
+            if received is not None:
+                kept = prune(
+                    received,
+                    live.cu_seqlens,
+                    live.positions,
+                    live.protected,
+                    threshold=threshold,
+                    max_length=live.max_length,
+                    scale=self.scale,
+                )
+                live, rows = settle(kept, live)
+            hidden = _finish(layer, context, hidden, products, rows=rows, residual_rows=rows, count=live.tokens)
+        return self._head(self._last(self.model.layers[-1], hidden, live, products))
+
+    def _embedded(self, inputs: Inputs, live: Live, products: Products) -> Tensor:
+        model, norm = self.model, self.model.embedding_norm
+        hidden = embed(
+            inputs.ids,
+            inputs.position_rows,
+            model.word,
+            model.position,
+            norm.weight,
+            norm.bias,
+            epsilon=norm.epsilon,
+            token_type=model.token_type,
+            token_types=None if model.token_type is None else inputs.types,
+            count=live.tokens,
+        )
+        return hidden if model.projection is None else products.plain(hidden, model.projection, count=live.tokens)
+
+    def _last(self, layer: GpuLayer, hidden: Tensor, live: Live, products: Products) -> Tensor:
+        """The first tokens' last states (sequences, width): all that the head reads."""
+        for_query, for_key_value = layer.first_parts(self.model.width)
+        first = live.cu_seqlens[:-1]
+        query = products.plain(hidden, for_query, rows=first, count=live.sequences)
+        key_value = products.plain(hidden, for_key_value, count=live.tokens)
+        context = attend_first(
+            query,
+            key_value,
+            live.cu_seqlens,
+            heads=layer.heads,
+            max_length=live.max_length,
+            positions=live.positions,
+            distance_bias=self.model.distance_bias,
+        )
+        return _finish(layer, context, hidden, products, rows=None, residual_rows=first, count=live.sequences)
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        model = self.model
+        pooled = model.head_activation(F.linear(hidden.float(), model.head_dense.weight, model.head_dense.bias))
+        return F.linear(pooled, model.head_output.weight, model.head_output.bias)
+
+
+def _finish(
+    layer: GpuLayer,
+    context: Tensor,
+    hidden: Tensor,
+    products: Products,
+    *,
+    rows: Tensor | None,
+    residual_rows: Tensor | None,
+    count: Tensor | None,
+) -> Tensor:
+    """Output projection, residual and norm, FFN, residual and norm, of the rows that stay."""
+    attended = products.normed(
+        context,
+        layer.attention_output,
+        hidden,
+        layer.attention_norm,
+        rows=rows,
+        residual_rows=residual_rows,
+        count=count,
+    )
+    inner = products.plain(attended, layer.ffn_in, activation=layer.activation, count=count)
+    if layer.other is not None:
+        inner = layer.other(inner)
+    return products.normed(inner, layer.ffn_out, attended, layer.output_norm, count=count)

@@ -1,0 +1,103 @@
+"""Weights in the form the GPU computes with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from thresher.engine.weights import Affine, Layer, Norm, Weights
+
+
+@dataclass(frozen=True)
+class GpuLayer:
+    """One layer pass. `activation` is one that the kernels know, or "none" with the function in `other`."""
+
+    heads: int
+    qkv: Affine
+    attention_output: Affine
+    attention_norm: Norm
+    ffn_in: Affine
+    activation: str
+    other: Callable[[Tensor], Tensor] | None
+    ffn_out: Affine
+    output_norm: Norm
+
+    def first_parts(self, width: int) -> tuple[Affine, Affine]:
+        """The product for queries, and that for keys and values, as views of the one for all."""
+        weight, bias = self.qkv.weight, self.qkv.bias
+        return Affine(weight[:width], bias[:width]), Affine(weight[width:], bias[width:])
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """Matrices in half precision; norms, the distance bias and the head in float32, where they cost nothing.
+
+    `distance_bias` is a (2 x positions - 1, heads) view of a table in which a head's numbers are neighbours.
+    """
+
+    word: Tensor
+    position: Tensor
+    token_type: Tensor | None
+    embedding_norm: Norm
+    projection: Affine | None
+    layers: list[GpuLayer]
+    distance_bias: Tensor | None
+    head_dense: Affine
+    head_activation: Callable[[Tensor], Tensor]
+    head_output: Affine
+    width: int
+
+
+def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
+    """Convert once; a layer that several passes share stays one layer."""
+
+    def tensor(given: Tensor, kind: torch.dtype = dtype) -> Tensor:
+        return given.to(device, kind).contiguous()
+
+    def affine(given: Affine, kind: torch.dtype = dtype) -> Affine:
+        return Affine(tensor(given.weight, kind), tensor(given.bias, kind))
+
+    def norm(given: Norm) -> Norm:
+        return Norm(tensor(given.weight, torch.float32), tensor(given.bias, torch.float32), given.epsilon)
+
+    def layer(given: Layer) -> GpuLayer:
+        activation = activation_name(given.activation)
+        return GpuLayer(
+            heads=given.heads,
+            qkv=affine(given.qkv),
+            attention_output=affine(given.attention_output),
+            attention_norm=norm(given.attention_norm),
+            ffn_in=affine(given.ffn_in),
+            activation=activation,
+            other=given.activation if activation == "none" else None,
+            ffn_out=affine(given.ffn_out),
+            output_norm=norm(given.output_norm),
+        )
+
+    made = {id(each): layer(each) for each in {id(each): each for each in weights.layers}.values()}
+    bias = weights.distance_bias
+    return GpuModel(
+        word=tensor(weights.word),
+        position=tensor(weights.position),
+        token_type=None if weights.token_type is None else tensor(weights.token_type),
+        embedding_norm=norm(weights.embedding_norm),
+        projection=None if weights.projection is None else affine(weights.projection),
+        layers=[made[id(each)] for each in weights.layers],
+        distance_bias=None if bias is None else tensor(bias.t(), torch.float32).t(),
+        head_dense=affine(weights.head_dense, torch.float32),
+        head_activation=weights.head_activation,
+        head_output=affine(weights.head_output, torch.float32),
+        width=weights.shape.width,
+    )
+
+
+def activation_name(activation: Callable[[Tensor], Tensor]) -> str:
+    """By what it computes, because families name and wrap their activations in many ways; "none" if unknown."""
+    probe = torch.linspace(-6, 6, 97)
+    found = activation(probe)
+    for name, approximate in (("gelu", "none"), ("gelu_tanh", "tanh")):
+        if torch.allclose(found, F.gelu(probe, approximate=approximate), atol=1e-6, rtol=0):
+            return name
+    return "none"

@@ -1,0 +1,316 @@
+"""The GPU classifier drops what the reference drops, in both ways of running; without a GPU, interpreted."""
+
+import math
+import os
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+# Read when the kernels are defined, so this must come before any import of them.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from tests.models.families import (  # noqa: E402
+    FAMILIES,
+    LAYERS,
+    POSITIONS,
+    SEPARATOR,
+    SOME,
+    prune_with_,
+    ragged,
+    tiny_model,
+)
+from thresher.config import PruneConfig  # noqa: E402
+from thresher.engine.backends.reference import Reference  # noqa: E402
+from thresher.engine.cuda import classifier as module  # noqa: E402
+from thresher.engine.cuda import graphs, products  # noqa: E402
+from thresher.engine.cuda.classifier import CudaClassifier  # noqa: E402
+from thresher.engine.kernels import linear  # noqa: E402
+from thresher.engine.packed import Output, PackedClassifier  # noqa: E402
+from thresher.engine.weights import read_weights  # noqa: E402
+from thresher.errors import ConfigError, ModelError  # noqa: E402
+from thresher.models.attach import gates_of  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+MODES = ("sync", "graph")
+MIXED = (11, 1, 33, 3)  # one past a tile
+SHORT = (11, 7, 16)
+
+
+@pytest.fixture(autouse=True)
+def needs_triton() -> None:
+    if find_spec("triton") is None:
+        pytest.skip("needs Triton, which is not installed: pip install triton")
+
+
+@pytest.fixture(autouse=True)
+def one_small_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choosing tiles by measurement compiles a dozen kernels for every shape; tests of values need one."""
+    if torch.cuda.is_available():
+        monkeypatch.setattr(linear._linear, "configs", linear.configurations([(32, 64, 32, 4, 3)]))
+
+
+def texts(model: Any, lengths: tuple[int, ...] = MIXED) -> list[list[int]]:
+    return [row[:n].tolist() for row, n in zip(ragged(model, lengths)["input_ids"], lengths, strict=True)]
+
+
+def pruned(name: str, thresholds: tuple[float, ...] = SOME, **settings: Any) -> Any:
+    model = tiny_model(name)
+    prune_with_(model, thresholds, **settings)
+    return model
+
+
+def settings_of(model: Any, dial: float = 1.0) -> dict[str, Any]:
+    gates = gates_of(model)
+    return {"thresholds": gates.thresholds.tolist(), "config": gates.config, "dial": dial}
+
+
+def classifier(model: Any, mode: str, dtype: str = "fp32", dial: float = 1.0) -> CudaClassifier:
+    return CudaClassifier(read_weights(model), dtype, **settings_of(model, dial), mode=mode, device=DEVICE)
+
+
+def expected_of(model: Any, ids: list[list[int]], types: Any = None, dial: float = 1.0) -> Output:
+    return PackedClassifier(read_weights(model), Reference(), **settings_of(model, dial)).logits(ids, types)
+
+
+def assert_same(found: Output, expected: Output) -> None:
+    assert found.kept.tolist() == expected.kept.tolist()
+    assert found.logits.dtype == torch.float32 and not found.logits.is_cuda
+    torch.testing.assert_close(found.logits, expected.logits.float(), atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_agrees_with_the_reference(name: str, mode: str) -> None:
+    model = pruned(name)
+    ids = texts(model)
+    expected = expected_of(model, ids)
+    assert int(expected.kept[:, -2].sum()) < 0.6 * sum(MIXED)
+    assert_same(classifier(model, mode).logits(ids), expected)
+
+
+VARIANTS: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {
+    "separators": (SOME, {"protect": ("first", "separators"), "separator_id": SEPARATOR}),
+    "first segment": (SOME, {"protect": ("first", "first_segment"), "separator_id": SEPARATOR}),
+    "paper scale": ((0.05, 0.08, 0.1, 0.1), {"scale": "paper"}),
+    "all but the first at layer 2": ((0.5, math.inf, 0.5, 0.5), {}),
+    "quiet and negative": ((0.0, -1.0, 0.9, 0.0), {}),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_rule_of_the_gates(variant: str, mode: str) -> None:
+    """Also with separators, and with padding ids inside a text, which RoBERTa leaves out of its positions."""
+    thresholds, settings = VARIANTS[variant]
+    model = pruned("roberta", thresholds, **settings)
+    ids = texts(model, SHORT)
+    ids[0][4] = ids[2][9] = SEPARATOR
+    ids[1][3] = model.config.pad_token_id
+    assert_same(classifier(model, mode).logits(ids), expected_of(model, ids))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("lengths", [(1,), (9,), (1, 1, 1), (POSITIONS,), (3, 30)], ids=str)
+def test_batches_of_any_shape(lengths: tuple[int, ...], mode: str) -> None:
+    model = pruned("bert")
+    ids = texts(model, lengths)
+    assert_same(classifier(model, mode).logits(ids), expected_of(model, ids))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_dial_and_token_types(mode: str) -> None:
+    model = pruned("bert")
+    ids, types = [[11, 12, 13, 14], [14, 15], [16, 17, 18]], [[0, 0, 1, 1], None, [0, 1, 1]]
+    for dial in (0.0, 1.3):
+        found = classifier(model, mode, dial=dial).logits(ids, types)
+        assert_same(found, expected_of(model, ids, types, dial))
+    assert found.kept[:, 1].tolist() != [4, 2, 3]
+
+
+@pytest.mark.parametrize(("name", "mode"), [("bert", "sync"), ("mpnet", "graph")])
+def test_a_text_does_not_notice_its_neighbours(name: str, mode: str) -> None:
+    model = pruned(name)
+    ids, engine = texts(model), classifier(model, mode)
+    together = engine.logits(ids)
+    for row in (0, 1):
+        alone = engine.logits([ids[row]])
+        assert torch.equal(alone.kept[0], together.kept[row])
+        torch.testing.assert_close(alone.logits[0], together.logits[row], atol=1e-4, rtol=1e-4)
+
+
+def test_products_in_parts_and_other_activations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What base-size models do at batch 1, and what a kernel does not know."""
+    monkeypatch.setattr(products, "PART_INPUTS", 16)
+    model = tiny_model("bert", hidden_act="relu")
+    prune_with_(model)
+    ids = texts(model, SHORT)
+    engine = classifier(model, "graph")
+    assert products.parts_for(32, engine.forward.model.layers[0].ffn_out.weight) == 2
+    assert engine.forward.model.layers[0].activation == "none"
+    assert_same(engine.logits(ids), expected_of(model, ids))
+
+
+@pytest.mark.parametrize("in_kernels", [{"gathered"}, {"activated"}])
+def test_library_products_may_leave_some_to_the_kernels(in_kernels: set[str]) -> None:
+    model = tiny_model("albert")  # its GELU is the approximate one
+    prune_with_(model)
+    ids, engine = texts(model, SHORT), classifier(model, "sync")
+    engine.library.in_kernels = frozenset(in_kernels)
+    assert engine.forward.model.layers[0].activation == "gelu_tanh"
+    assert_same(engine.logits(ids), expected_of(model, ids))
+
+
+@pytest.mark.parametrize(("mode", "allowed"), [("sync", 3), ("graph", 1)])
+def test_how_often_the_host_waits(mode: str, allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once per pruning layer and once for the results, or for the results alone; a quiet layer costs nothing."""
+    model = pruned("bert", (0.0, 0.8, 0.9, 1.0))
+    engine, ids = classifier(model, mode), texts(model, (5, 9))
+    packed = engine.pack(ids)
+    if DEVICE == "cuda":
+        engine.run(packed)  # compiles and captures
+        torch.cuda.set_sync_debug_mode("error")
+    waits, to_host = [], engine._to_host
+
+    def counted(values: torch.Tensor) -> torch.Tensor:
+        waits.append(values)
+        return to_host(values)
+
+    monkeypatch.setattr(engine, "_to_host", counted)
+    try:
+        engine.run(packed)
+    finally:
+        if DEVICE == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    assert len(waits) == allowed
+
+
+def test_parts_fill_the_gpu_when_rows_are_few() -> None:
+    found = [products.parts_for(rows, torch.empty(768, 3072)) for rows in (32, 64, 128, 256, 512, 4096)]
+    assert found == [8, 8, 8, 8, 4, 1]
+    assert products.parts_for(64, torch.empty(768, 768)) == 2
+
+
+def test_buckets() -> None:
+    def bucket(tokens: int, sequences: int, longest: int) -> tuple[int, int, int]:
+        found = graphs.bucket_of(tokens=tokens, sequences=sequences, longest=longest, positions=512, typed=True)
+        return found.tokens, found.sequences, found.max_length
+
+    assert bucket(1, 1, 1) == (32, 1, 32)
+    assert bucket(52, 1, 52) == (64, 1, 64)
+    assert bucket(13312, 256, 114) == (16384, 256, 128)
+    assert bucket(8193, 200, 300) == (12288, 256, 512)
+    assert bucket(600, 2, 512) == (768, 2, 512)
+
+
+def test_the_full_batch_is_full() -> None:
+    """Its live count is the capacity, so that tiles are chosen for the work a bucket may bring."""
+    engine = classifier(pruned("bert"), "graph")
+    for sizes in ((1, 1, 1), (50, 3, 40), (33, 8, 20)):
+        layout = graphs.bucket_of(
+            tokens=sizes[0], sequences=sizes[1], longest=sizes[2], positions=POSITIONS, typed=True
+        )
+        views = layout.views(engine.packer.full(layout))
+        assert int(views.cu_seqlens[-1]) == min(layout.tokens, layout.sequences * layout.max_length)
+        assert bool(views.protected.all()) and int(views.live_sequences) <= layout.sequences
+        assert int(views.cu_seqlens.diff().max()) <= layout.max_length
+
+
+def test_auto_goes_by_tokens_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = classifier(pruned("bert"), "auto")
+    monkeypatch.setattr(module, "GRAPH_UP_TO_TOKENS_PRUNED", 5)
+    monkeypatch.setattr(module, "GRAPH_UP_TO_TOKENS_DENSE", 3)
+    assert [engine.pack([[11] * n]).mode for n in (5, 6)] == ["graph", "sync"]
+    assert "up to 5 tokens run as one CUDA graph" in engine.describe()["mode_why"]
+    dense = classifier(pruned("bert"), "auto", dial=0)
+    assert [dense.pack([[11] * n]).mode for n in (3, 4)] == ["graph", "sync"]
+    assert classifier(pruned("bert"), "sync").describe()["mode_why"] == "sync was asked for"
+
+
+def test_bad_input() -> None:
+    model = pruned("bert")
+    engine = classifier(model, "sync")
+    for bad in ([[1, 2], []], []):
+        with pytest.raises(ModelError, match="at least one token"):
+            engine.logits(bad)
+    with pytest.raises(ModelError, match="65 tokens are more than the model's 64 positions"):
+        engine.logits([[11] * 65])
+    with pytest.raises(ConfigError, match="mode = 'fast' is not one of the cuda backend's: auto, sync, graph"):
+        classifier(model, "fast")
+    with pytest.raises(ConfigError, match="dtype = 'int8' is not one of the cuda backend's"):
+        classifier(model, "sync", "int8")
+    with pytest.raises(ConfigError, match="dial = -1"):
+        classifier(model, "sync", dial=-1.0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
+def test_without_a_gpu() -> None:
+    weights = read_weights(tiny_model("bert"))
+    with pytest.raises(ModelError, match="device cuda is not available here"):
+        CudaClassifier(weights, thresholds=[0.0] * LAYERS, config=PruneConfig())
+
+
+HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def half_precision_is_as_exact_as_plain_torch(name: str, mode: str, dtype: str) -> None:
+    """Values under the same decisions (nothing is dropped): at most twice the error of the reference in this dtype."""
+    model = pruned(name, (0.0,) * LAYERS)
+    ids = texts(model, (16, 1, 7, 33))
+    exact = expected_of(model, ids).logits
+    plain = PackedClassifier(read_weights(model), Reference(HALVES[dtype], DEVICE), **settings_of(model)).logits(ids)
+    found = classifier(model, mode, dtype).logits(ids)
+    error, allowed = ((each.logits - exact).abs().max() for each in (found, plain))
+    assert error <= 2 * allowed + 1e-4, f"error {error:.3g}, plain torch {allowed:.3g}"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_half_precision_in_the_interpreter(mode: str) -> None:
+    """fp16 only: the interpreter cuts bfloat16 instead of rounding it."""
+    half_precision_is_as_exact_as_plain_torch("mpnet", mode, "fp16")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_half_precision(name: str, mode: str, dtype: str) -> None:
+    half_precision_is_as_exact_as_plain_torch(name, mode, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("mode", MODES)
+def test_ten_runs_are_equal_to_the_last_bit(mode: str, dtype: str) -> None:
+    model = pruned("mpnet")
+    ids, engine = texts(model), classifier(model, mode, dtype)
+    first = engine.logits(ids)
+    for _ in range(9):
+        again = engine.logits(ids)
+        assert torch.equal(first.logits, again.logits) and torch.equal(first.kept, again.kept)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", ["bert", "mpnet"])
+def test_both_ways_give_the_same(name: str, dtype: str) -> None:
+    """Dense, so that rounding in the products cannot flip a decision; those are compared in float32 above."""
+    model = pruned(name, (0.0,) * LAYERS)
+    ids = texts(model, (16, 1, 7, 33))
+    sync, graph = (classifier(model, mode, dtype).logits(ids) for mode in MODES)
+    assert torch.equal(sync.kept, graph.kept)
+    unit = 2**-10 if dtype == "fp16" else 2**-7
+    assert float((sync.logits - graph.logits).abs().max()) <= 8 * unit * float(sync.logits.abs().max())
+
+
+@pytest.mark.gpu
+def test_few_graphs_are_kept_and_evicted_ones_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "GRAPHS", 2)
+    model = pruned("bert")
+    engine = classifier(model, "graph")
+    batches = [texts(model, lengths) for lengths in ((5,), (40, 1), (60, 60), (5,), (7, 7, 30))]
+    for ids in batches:
+        assert_same(engine.logits(ids), expected_of(model, ids))
+        assert len(engine.graphs.recorded) <= 2
