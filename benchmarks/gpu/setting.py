@@ -77,7 +77,8 @@ class Setting:
         self.sizes: dict[str, Any] = {"layers": 3, "width": 128} if arguments.tiny else {}
         self.weights: Weights = read_weights(base_model(**self.sizes))
         self.about = provenance(device=self.device, seed=SEED)
-        self.about["command"] = " ".join(["python", "benchmarks/gpu/bench.py", *sys.argv[1:]])
+        words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]  # no path of this machine
+        self.about["command"] = " ".join(["python", "benchmarks/gpu/bench.py", *words])
         self.multiplier = arguments.multiplier
         self.rows: list[dict[str, Any]] = []
 
