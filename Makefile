@@ -5,10 +5,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed-demo-dev
+RIVALS := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint build clean
+.PHONY: help demo test lint bench build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +25,10 @@ lint: $(STAMP) ## style, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+bench: $(RIVALS) ## the demo's model against Hugging Face, onnxruntime and OpenVINO on this machine
+	test -d runs/demo || $(MAKE) demo
+	HF_HUB_OFFLINE=1 $(BIN)/thresher bench runs/demo
+
 build: $(STAMP) ## source distribution and wheel in dist/
 	$(BIN)/python -m build
 
@@ -35,4 +40,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thresher needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt -e ".[demo,dev]"
+	@touch $@
+
+$(RIVALS): $(STAMP)
+	$(BIN)/pip install -q -c constraints.txt -e ".[bench]"
 	@touch $@

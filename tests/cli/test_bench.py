@@ -9,7 +9,7 @@ from tests.cli import tiny
 from tests.cli.conftest import Stock
 from thresher.evaluation import lineup
 
-BENCH = "bench {run} --test {test} --rounds 2 --batch-size 4 --texts 10"
+BENCH = "bench {run} --test {test} --rounds 2 --batch-size 4 --rows 10"
 
 
 def test_bench_reports_every_contender(
@@ -44,7 +44,7 @@ def test_bench_reports_every_contender(
 
 def test_relative_flops_are_those_of_eval(finished: Path, stock: Stock) -> None:
     places = {"run": finished, "test": stock.test}
-    bench = tiny.succeeds(BENCH + " --texts 999 --engines thresher --no-memory --json", **places).json()
+    bench = tiny.succeeds(BENCH + " --rows 999 --engines thresher --no-memory --json", **places).json()
     pruned = next(row for row in bench["rows"] if (row["engine"], row["dtype"]) == ("thresher pruned", "fp32"))
     evaluated = tiny.succeeds("eval {run} --test {test} --device cpu --json", **places).json()
     flops = [value for key, value in _walk(evaluated) if key == "relative_flops" and value is not None]
@@ -93,3 +93,31 @@ def test_bench_measures_onnxruntime_and_openvino(finished: Path, stock: Stock) -
     assert all(row["peak_mib"] > 10 for row in result["rows"])
     assert rows[("onnxruntime", "fp32")]["peak_mib"] < rows[("hugging face", "fp32")]["peak_mib"]
     assert result["calibration"]["source"] == "test texts, unlabelled"
+
+
+def test_texts_without_labels_have_everything_but_quality(finished: Path, tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("a good film\n\na bad bad film\nfilm\n", encoding="utf-8")
+    call = "bench {run} --texts {texts} --engines thresher --rounds 1 --no-memory --json"
+    found = tiny.succeeds(call, run=finished, texts=file)
+    result = found.json()
+    assert (result["texts"], result["task"]) == (3, None)
+    assert result["calibration"] == {"texts": 3, "source": "test texts, unlabelled"}
+    assert all(row["quality"] is None and row["agreement"] > 0 for row in result["rows"])
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "says"),
+    [
+        (None, "", "does not exist; give a text file with one text per line"),
+        (b"\n \n", "", "has no texts; give one per line"),
+        (b"\xff\xfe\x00", "", "is not UTF-8 text"),
+        (b"a film", "--task movies", "stands alone; leave out --task"),
+    ],
+)
+def test_bad_texts(finished: Path, tmp_path: Path, content: bytes | None, options: str, says: str) -> None:
+    file = tmp_path / "texts.txt"
+    if content is not None:
+        file.write_bytes(content)
+    said = tiny.thresher(f"bench {{run}} --texts {{texts}} {options}", run=finished, texts=file)
+    assert said.code != 0 and says in " ".join(said.err.split())

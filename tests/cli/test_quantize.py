@@ -60,7 +60,7 @@ def test_the_quantized_run_is_a_run(finished: Path, stock: Stock, tmp_path: Path
     )
     assert before["splits"] == after["splits"]
     tiny.succeeds("explain {run} 'the film is good'", run=out)
-    bench = "bench {run} --test {test} --engines thresher --rounds 1 --no-memory --texts 8 --json"
+    bench = "bench {run} --test {test} --engines thresher --rounds 1 --no-memory --rows 8 --json"
     rows = {(row["engine"], row["dtype"]) for row in tiny.succeeds(bench, run=out, **places).json()["rows"]}
     assert {("thresher dense", "int8-static"), ("thresher pruned", "int8-static")} <= rows
 

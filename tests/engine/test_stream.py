@@ -1,5 +1,6 @@
 """Texts in, predictions out: order, windows, bad texts, and agreement with the attached model on real weights."""
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -135,3 +136,25 @@ def test_several_labels_at_once_are_refused() -> None:
     model = tiny_model("bert", problem_type="multi_label_classification")
     with pytest.raises(ModelError, match="multi_label_classification"):
         Engine.from_model(model, tiny_tokenizer())
+
+
+def test_ctrl_c_ends_the_stream_and_its_thread(engine: Engine) -> None:
+    def texts() -> Iterator[str]:
+        yield from ["a good film"] * 7
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        list(engine.predict(texts(), window=2))
+    stopped_early = engine.predict(iter(["a good film"] * 100), window=2)
+    next(stopped_early)
+    stopped_early.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+
+
+def test_progress_changes_nothing(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ["a good film", "", "a bad film"]
+    plain = engine.classify(texts)
+    for found in (engine.classify(texts, progress=True), list(engine.predict(iter(texts), progress=True))):
+        assert all(map(alike, found, plain)) and len(found) == len(plain)
+    assert capsys.readouterr().out == ""

@@ -53,7 +53,10 @@ def bench(
     text_column: TextColumn = None,
     pair_column: PairColumn = None,
     label_column: LabelColumn = None,
-    texts: Annotated[int, typer.Option(help="at most this many test rows", min=1)] = 512,
+    texts: Annotated[
+        Path | None, typer.Option(help="your texts without labels: one per line, a tab before a second text")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="at most this many rows", min=1)] = 512,
     batch_size: Annotated[int, typer.Option(help="texts per batch", min=1)] = 32,
     rounds: Annotated[int, typer.Option(help="timed rounds; all contenders take turns in each", min=1)] = 5,
     threads: Annotated[int | None, typer.Option(help="processor threads; default: all cores", min=1)] = None,
@@ -74,24 +77,32 @@ def bench(
     import torch
 
     from thresher.cli.output import console, print_json, quiet_libraries
+    from thresher.errors import ConfigError
     from thresher.evaluation.lineup import Material, parse_engines
     from thresher.evaluation.verdict import judge
     from thresher.models.checkpoint import load, read_manifest
     from thresher.records import provenance
     from thresher.tasks.encode import encode, usable_positions
+    from thresher.tasks.files import read_texts
 
     wanted = parse_engines(engines)
     manifest = read_manifest(run)
     columns = (text_column, pair_column, label_column)
-    rows = load_test_rows(run, manifest, task=task, data=data, test=test, columns=columns)
+    if texts is not None and any((task, data, test, *columns)):
+        raise ConfigError(f"--texts {texts} stands alone; leave out --task, --data, --test and the columns")
+    if texts is not None:
+        labelled, examples = None, read_texts(texts)
+    else:
+        labelled = load_test_rows(run, manifest, task=task, data=data, test=test, columns=columns)
+        examples = next(iter(labelled.test.values()))
     quiet_libraries()
     if threads is not None:
         torch.set_num_threads(threads)
     checkpoint = load(run)
     tokenizer = checkpoint.tokenizer
     limits = {"max_length": trained_length(manifest), "positions": usable_positions(checkpoint.model.config)}
-    encoded = encode(tokenizer, next(iter(rows.test.values()))[:texts], **limits).rows
-    calibration, source = _calibration(rows, texts)
+    encoded = encode(tokenizer, examples[:rows], **limits).rows
+    calibration, source = _calibration(labelled.train if labelled else [], examples, rows)
     screen = console(as_json)
     with tempfile.TemporaryDirectory() as work:
         material = Material(
@@ -103,13 +114,13 @@ def bench(
             pad_id=tokenizer.pad_token_id,
             threads=torch.get_num_threads(),
         )
-        plan = _Plan(wanted, material, encoded, rows, batch_size=batch_size, rounds=rounds, memory=memory)
+        plan = _Plan(wanted, material, encoded, labelled, batch_size=batch_size, rounds=rounds, memory=memory)
         found, missing = _measure(plan, checkpoint.model, screen)
     verdict = judge(found)
     about = provenance(device="cpu", seed=None)
     result = {
         "run": str(run),
-        "task": rows.spec.name,
+        "task": labelled.spec.name if labelled else None,
         "texts": len(encoded),
         "mean_length": sum(len(row.input_ids) for row in encoded) / len(encoded),
         "batch_size": batch_size,
@@ -147,7 +158,7 @@ class _Plan:
     engines: "Sequence[str]"
     material: "Material"
     texts: "list[Encoded]"
-    task: "Task"
+    task: "Task | None"
     _: KW_ONLY
     batch_size: int
     rounds: int
@@ -193,11 +204,10 @@ def _measure(plan: _Plan, model: Any, screen: "Console") -> tuple[list[dict[str,
     return rows, [asdict(row) for row in missing]
 
 
-def _calibration(task: "Task", texts: int) -> "tuple[list[Example], str]":
-    """Texts for static int8, evenly spread: training ones where the task has them, else test texts, best not timed."""
-    test = next(iter(task.test.values()))
-    rows, source = (task.train, "training texts") if task.train else (test[texts:] or test, "test texts, unlabelled")
-    return rows[:: max(1, len(rows) // CALIBRATION_TEXTS)][:CALIBRATION_TEXTS], source
+def _calibration(train: "list[Example]", timed: "list[Example]", rows: int) -> "tuple[list[Example], str]":
+    """Texts for static int8, evenly spread: training ones where there are any, else timed ones, best not these rows."""
+    found, source = (train, "training texts") if train else (timed[rows:] or timed, "test texts, unlabelled")
+    return found[:: max(1, len(found) // CALIBRATION_TEXTS)][:CALIBRATION_TEXTS], source
 
 
 def _rival_versions() -> dict[str, str]:
@@ -232,7 +242,7 @@ def _table(result: dict[str, Any]) -> "Table":
             f"{row['ratio_best_rival']:.2f}",
             f"{row['latency_ms_p50']:.1f}",
             f"{row['latency_ms_p95']:.1f}",
-            f"{100 * row['quality']:.2f}",
+            "-" if row["quality"] is None else f"{100 * row['quality']:.2f}",
             f"{100 * row['agreement']:.1f}",
             f"{row['relative_flops']:.2f}",
             "-" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}",

@@ -37,7 +37,7 @@ class Speed:
     texts_per_s_high: float
     latency_ms_p50: float
     latency_ms_p95: float
-    quality: float
+    quality: float | None
     agreement: float
     relative_flops: float
     engine_relative_flops: float | None
@@ -59,7 +59,7 @@ class _Pass:
 def race(
     contenders: Sequence[Contender],
     rows: Sequence[Encoded],
-    task: Task,
+    task: Task | None,
     *,
     shape: EncoderShape,
     batch_size: int,
@@ -69,7 +69,8 @@ def race(
 ) -> list[Speed]:
     """Time all contenders in turn, `rounds` times after a warm-up, so that a slow spell of the machine hits them all.
 
-    The first contender's predictions are what agreement is measured against.
+    The first contender's predictions are what agreement is measured against. Without a task, rows have no labels and
+    there is no quality.
     """
     times: list[list[float]] = [[] for _ in contenders]
     found: list[_Pass] = []
@@ -95,7 +96,7 @@ def race(
                 texts_per_s_high=max(rates),
                 latency_ms_p50=float(np.quantile(latencies[i], 0.5)),
                 latency_ms_p95=float(np.quantile(latencies[i], 0.95)),
-                quality=task.score(found[i].logits, labels)["score"],
+                quality=None if task is None else task.score(found[i].logits, labels)["score"],
                 agreement=_agreement(found[i].logits, found[0].logits),
                 relative_flops=paper,
                 engine_relative_flops=packed,

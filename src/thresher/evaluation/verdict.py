@@ -33,7 +33,7 @@ class Against:
 
     engine: str
     speedup: float
-    quality_difference: float
+    quality_difference: float | None
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,11 @@ class Verdict:
             if found is None:
                 lines.append(f"no int8 rival was measured on {order} texts")
             else:
+                difference = found.quality_difference
+                quality = "" if difference is None else f", at {100 * difference:+.2f} points of quality"
                 lines.append(
                     f"pruned {self.dtype} is {found.speedup:.2f}x as fast as the best int8 rival on {order} texts, "
-                    f"{found.engine}, at {100 * found.quality_difference:+.2f} points of quality"
+                    f"{found.engine}{quality}"
                 )
         return "\n".join(lines)
 
@@ -101,4 +103,5 @@ def _against(pruned: dict[str, Any], rivals: Table) -> Against | None:
     if rival is None:
         return None
     speedup = pruned["texts_per_s"] / rival["texts_per_s"]
-    return Against(rival["engine"].removesuffix(SORTED), speedup, pruned["quality"] - rival["quality"])
+    difference = None if pruned["quality"] is None else pruned["quality"] - rival["quality"]
+    return Against(rival["engine"].removesuffix(SORTED), speedup, difference)

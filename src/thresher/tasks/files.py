@@ -124,3 +124,17 @@ def _check_enough(path: Path, *, kept: list[Example], selection: list[Example], 
         raise DataError(
             f"{path} has only one label left in its {len(kept)} training rows after the split; add rows of other labels"
         )
+
+
+def read_texts(file: Path) -> list[Example]:
+    """Texts without labels, one per line; a tab stands before a second text. Their label is 0 and means nothing."""
+    if not file.is_file():
+        raise DataError(f"{file} does not exist; give a text file with one text per line")
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not UTF-8 text: {error}") from error
+    if not lines:
+        raise DataError(f"{file} has no texts; give one per line")
+    parts = [line.split("\t", 1) for line in lines]
+    return [Example(text=first, pair=rest[0] if rest else None, label=0) for first, *rest in parts]
