@@ -55,7 +55,9 @@ def commit() -> str | None:
 
 def provenance(*, device: str, seed: int | None) -> dict[str, Any]:
     """Everything needed to know where a number comes from."""
-    words = [Path(sys.argv[0]).name, *sys.argv[1:]] if sys.argv and sys.argv[0] else []
+    script = Path(sys.argv[0]).name if sys.argv else ""
+    # python -m thresher: the file is __main__.py, the command is thresher
+    words = ["thresher" if script == "__main__.py" else script, *sys.argv[1:]] if script else []
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(words),

@@ -10,6 +10,7 @@ from tests.models.families import FAMILIES, LAYERS, LENGTHS, SEPARATOR, SOME, pr
 from thresher.config import PruneConfig
 from thresher.engine.backends import cpu
 from thresher.engine.backends.cpu import Cpu
+from thresher.engine.backends.linear import LINEARS
 from thresher.engine.backends.reference import Reference
 from thresher.engine.engine import Engine
 from thresher.engine.packed import PackedClassifier
@@ -165,3 +166,20 @@ def test_bad_input() -> None:
         Engine.from_model(tiny_model("bert"), None, backend="tpu")
     with pytest.raises(ConfigError, match="dtype = 'fp8' is not one of"):
         Engine.from_model(tiny_model("bert"), None, dtype="fp8")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
+def test_products_have_few_shapes(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle rows fill every product up to whole steps, and change nothing."""
+    model = attached("mpnet")
+    inputs = sequences(ragged(model, (11, 1, 7, 3, 16, 7)))
+    rows: list[int] = []
+    linear = LINEARS[dtype]
+    call = linear.__call__
+    monkeypatch.setattr(linear, "__call__", lambda self, values: rows.append(len(values)) or call(self, values))
+    stepped = engine_with(model, Cpu(dtype)).logits(inputs)
+    assert rows and all(count % Cpu.row_step == 0 for count in rows)
+    monkeypatch.setattr(Cpu, "row_step", 1)
+    plain = engine_with(model, Cpu(dtype)).logits(inputs)
+    assert torch.equal(stepped.kept, plain.kept)
+    torch.testing.assert_close(stepped.logits, plain.logits, atol=2e-2, rtol=2e-2)

@@ -41,6 +41,8 @@ class Observing(Cpu):
     The last layer's query, key and value are several products; the one that sees every token is made last, and stays.
     """
 
+    row_step = 1  # idle rows are not to be observed
+
     def __init__(self) -> None:
         super().__init__("fp32")
         self.sites: dict[tuple[int, str], Observed] = {}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.config import PruneConfig
@@ -90,22 +91,34 @@ class PackedClassifier:
     def _layers(self, hidden: Tensor, runs: Ragged) -> tuple[Tensor, Ragged, Tensor]:
         """All layers: the first tokens' last states (batch, width), their runs, and kept counts in input order."""
         protected = self._protected(runs)
+        hidden = F.pad(hidden, (0, 0, 0, self._missing(len(hidden))))
         last = self.shape.layers - 1
         kept = torch.ones(len(runs.sequences), self.shape.layers, dtype=torch.long, device=self.backend.device)
         for index, threshold in enumerate(self.thresholds):
             if index == last:
+                first = self._whole_steps(runs.first)
                 context = self.backend.attend_first(index, hidden, runs)
-                hidden = self.backend.finish(index, context, hidden[runs.first])
+                context = F.pad(context, (0, 0, 0, len(first) - len(context)))
+                hidden = self.backend.finish(index, context, hidden.index_select(0, first))[: len(runs.first)]
                 break
             context, scores = self.backend.attend(index, hidden, runs, scored=threshold > 0)
             if scores is not None:
                 keep = (self._in_scale(scores, runs) > threshold) | protected
                 if not bool(keep.all()):
                     runs, rows = runs.compact(keep, longest_first=self.backend.longest_first)
-                    context, hidden, protected = context[rows], hidden[rows], protected[rows]
+                    protected, rows = protected[rows], self._whole_steps(rows)
+                    context, hidden = context.index_select(0, rows), hidden.index_select(0, rows)
             kept[runs.sequences, index] = runs.lengths
             hidden = self.backend.finish(index, context, hidden)
         return hidden, runs, kept
+
+    def _missing(self, rows: int) -> int:
+        """How many idle rows follow the live ones, so that products have few different shapes."""
+        return -rows % self.backend.row_step
+
+    def _whole_steps(self, rows: Tensor) -> Tensor:
+        """The rows to gather, and the first row again for the idle ones."""
+        return F.pad(rows, (0, self._missing(len(rows))))
 
     def _in_scale(self, scores: Tensor, runs: Ragged) -> Tensor:
         if self.config.scale == "relative":

@@ -15,6 +15,7 @@ class Backend(Protocol):
     dtype: str
     device: str
     longest_first: bool  # whether runs of equal length should be neighbours
+    row_step: int  # hidden states have a multiple of this many rows; those after the live ones mean nothing
 
     def prepare(self, weights: Weights) -> None:
         """Take the weights over, converted once."""
@@ -23,7 +24,7 @@ class Backend(Protocol):
         """Token ids (total,) to the first layer's input (total, width)."""
 
     def attend(self, index: int, hidden: Tensor, runs: Ragged, *, scored: bool) -> tuple[Tensor, Tensor | None]:
-        """Self-attention inside each run: the context (total, width) and, if asked, relative scores (total,)."""
+        """Self-attention inside each run: context (as many rows as hidden) and, if asked, relative scores (total,)."""
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
         """Attention of each run's first token only: (batch, width)."""

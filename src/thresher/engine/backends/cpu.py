@@ -40,6 +40,9 @@ class Cpu:
 
     name = device = "cpu"
     longest_first = True
+    # oneDNN builds and keeps a program for every new shape: that costs more than half a millisecond and a megabyte of
+    # memory each time, and in a stream nearly every batch would have shapes of its own.
+    row_step = 16
 
     def __init__(self, dtype: str = "fp32", steps: Sequence[LayerSteps] = ()) -> None:
         """`steps`, one per layer, are what int8-static needs."""
@@ -79,7 +82,8 @@ class Cpu:
         layer, width = self.layers[index], hidden.shape[-1]
         qkv = layer.qkv(hidden)
         context = torch.empty(len(hidden), width, dtype=torch.float32)
-        scores = torch.empty(len(hidden), dtype=torch.float32) if scored else None
+        context[len(runs.positions) :] = 0  # idle rows
+        scores = torch.empty(len(runs.positions), dtype=torch.float32) if scored else None
         for start, count, length in groups_of_equal_length(runs, heads=layer.heads):
             rows = slice(start, start + count * length)
             query, key, value = _by_head(qkv[rows], parts=3, count=count, heads=layer.heads)
@@ -92,9 +96,10 @@ class Cpu:
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
         heads, width = self.layers[index].heads, hidden.shape[-1]
-        queries = self.last_query(hidden[runs.first])
+        first = F.pad(runs.first, (0, -len(runs.first) % self.row_step))
+        queries = self.last_query(hidden.index_select(0, first))
         key_value = self.last_key_value(hidden)
-        context = torch.empty(len(queries), width, dtype=torch.float32)
+        context = torch.empty(len(runs.first), width, dtype=torch.float32)
         done = 0
         for start, count, length in groups_of_equal_length(runs, heads=heads):
             rows, texts = slice(start, start + count * length), slice(done, done + count)

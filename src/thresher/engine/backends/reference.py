@@ -18,6 +18,7 @@ class Reference:
 
     name = "reference"
     longest_first = False
+    row_step = 1
 
     def __init__(self, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
         self.torch_dtype, self.device = dtype, device
