@@ -113,8 +113,9 @@ class PackedClassifier:
         return hidden, runs, kept
 
     def _missing(self, rows: int) -> int:
-        """How many idle rows follow the live ones, so that products have few different shapes."""
-        return -rows % self.backend.row_step
+        """How many idle rows follow the live ones, so that products have few different shapes: at most 3% of many."""
+        step = self.backend.row_step
+        return -rows % (max(step, 1 << max(0, rows.bit_length() - 6)) if step > 1 else 1)
 
     def _whole_steps(self, rows: Tensor) -> Tensor:
         """The rows to gather, and the first row again for the idle ones."""
