@@ -1,5 +1,6 @@
 """benchmarks/measuring.py: memory, record files and generated parts of a page; and the page itself."""
 
+import importlib
 from pathlib import Path
 
 import measuring
@@ -40,8 +41,27 @@ def test_paths_are_shown_without_the_machine(tmp_path: Path) -> None:
     assert measuring.shown(tmp_path / "elsewhere") == "elsewhere"
 
 
+MARKS = ("results", "where_time_goes", "scaling", "topk_vs_threshold", "dial", "agreement", "soak")
+
+
 def test_the_page_has_a_place_for_every_table() -> None:
     page = (measuring.HERE / "README.md").read_text(encoding="utf-8")
-    for mark in ("scaling", "topk_vs_threshold"):
+    for mark in MARKS:
         assert page.count(f"<!-- {mark} -->\n") == 1
-    assert page.count("<!-- end -->") == 2
+    assert page.count("<!-- end -->") == len(MARKS)
+
+
+@pytest.mark.parametrize("script", ["agreement", "dial", "soak", "where_time_goes"])
+def test_tables_are_those_of_the_records(script: str) -> None:
+    """Nobody edits them by hand."""
+    module = importlib.import_module(script)
+    assert module.table() in (measuring.HERE / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_front_page_shows_the_records() -> None:
+    results = importlib.import_module("results")
+    records = results.latest()
+    page = (measuring.HERE / "README.md").read_text(encoding="utf-8")
+    assert len(records) >= 2 and all(results.whole_table(record) in page for record in records)
+    front = (measuring.HERE.parent / "README.md").read_text(encoding="utf-8")
+    assert results.front_table([record for record in records if "mpnet" in record["run"]]) in front
