@@ -5,31 +5,23 @@
 The attached model masks tokens in padded batches; `reference` and `cpu` really drop them.
 """
 
-import argparse
 from pathlib import Path
 
 import torch
-from measuring import RESULTS, keep_rows, made_by, read_rows, shown, write_between_marks
+from measuring import RESULTS, keep_rows, made_by, open_run, read_rows, run_options, shown, write_between_marks
 
-from thresher.cli.options import load_test_rows, trained_length
-from thresher.cli.output import quiet_libraries
 from thresher.engine.engine import Engine
-from thresher.models.checkpoint import load, read_manifest
 from thresher.models.predict import predict
-from thresher.tasks.encode import encode, padded_batches
+from thresher.tasks.encode import padded_batches
 
 FILE = RESULTS / "agreement.jsonl"
 
 
 def measure(run: Path, data: Path | None, dtypes: list[str]) -> None:
-    manifest = read_manifest(run)
-    task = load_test_rows(run, manifest, task=None, data=data, test=None, columns=(None, None, None))
-    checkpoint = load(run)
+    checkpoint, _, encoded = open_run(run, data)
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     contenders = [("reference", "fp32"), *(("cpu", dtype) for dtype in dtypes)]
     engines = [Engine.from_model(model, tokenizer, backend=backend, dtype=dtype) for backend, dtype in contenders]
-    limits = {"max_length": trained_length(manifest), "positions": engines[0].packed.positions}
-    encoded = encode(tokenizer, next(iter(task.test.values())), **limits)
     rows = encoded.rows
     masked = predict(model, padded_batches(encoded, pad_id=tokenizer.pad_token_id), pruned=True)
     assert masked.kept is not None
@@ -70,15 +62,7 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--dtypes", default="fp32,bf16,int8")
-    parser.add_argument("--threads", type=int)
-    options = parser.parse_args()
-    quiet_libraries()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    options = run_options(__doc__, dtypes="fp32,bf16,int8")
     if options.run:
         measure(options.run, options.data, options.dtypes.split(","))
     write_between_marks("agreement", table())

@@ -3,31 +3,34 @@
 python benchmarks/dial.py --run FOLDER [--data DIR] [--dials 0,0.5,0.75,1,1.25,1.5,2] [--dtype bf16] [--threads N]
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 import torch
-from measuring import RESULTS, keep_rows, latest_setting, made_by, milliseconds, read_rows, shown, write_between_marks
+from measuring import (
+    RESULTS,
+    keep_rows,
+    latest_setting,
+    made_by,
+    milliseconds,
+    open_run,
+    read_rows,
+    run_options,
+    shown,
+    write_between_marks,
+)
 
-from thresher.cli.options import load_test_rows, trained_length
-from thresher.cli.output import quiet_libraries
 from thresher.core.cost import engine_relative_flops
 from thresher.engine.engine import Engine
-from thresher.models.checkpoint import load, read_manifest
-from thresher.tasks.encode import encode
 
 FILE = RESULTS / "dial.jsonl"
 BATCH = 32
 
 
 def measure(run: Path, data: Path | None, dials: list[float], dtype: str) -> None:
-    manifest = read_manifest(run)
-    task = load_test_rows(run, manifest, task=None, data=data, test=None, columns=(None, None, None))
-    checkpoint = load(run)
+    checkpoint, task, encoded = open_run(run, data)
+    rows = encoded.rows
     engines = [Engine.from_model(checkpoint.model, checkpoint.tokenizer, dtype=dtype, dial=dial) for dial in dials]
-    limits = {"max_length": trained_length(manifest), "positions": engines[0].packed.positions}
-    rows = encode(checkpoint.tokenizer, next(iter(task.test.values())), **limits).rows
     batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
     labels = np.array([row.label for row in rows])
     lengths = torch.tensor([len(row.input_ids) for row in rows])
@@ -72,16 +75,7 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--dials", default="0,0.5,0.75,1,1.25,1.5,2")
-    parser.add_argument("--dtype", default="bf16")
-    parser.add_argument("--threads", type=int)
-    options = parser.parse_args()
-    quiet_libraries()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    options = run_options(__doc__, dials="0,0.5,0.75,1,1.25,1.5,2", dtype="bf16")
     if options.run:
         measure(options.run, options.data, [float(word) for word in options.dials.split(",")], options.dtype)
     write_between_marks("dial", table())

@@ -1,5 +1,6 @@
 """What the benchmark scripts share: times, memory, record files, and the generated parts of README.md."""
 
+import argparse
 import ctypes
 import json
 import re
@@ -10,8 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from thresher.cli.options import load_test_rows, trained_length
+from thresher.cli.output import quiet_libraries
+from thresher.models.checkpoint import Checkpoint, load, read_manifest
 from thresher.records import provenance, write_text
+from thresher.tasks import Example, Task
+from thresher.tasks.encode import EncodedSet, encode, usable_positions
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "cpu"
@@ -32,7 +39,7 @@ def spread(times: Sequence[float]) -> dict[str, float]:
 
 
 # For the environment of a process that measures memory: every block from 64 KiB on is mapped from the kernel and goes
-# back when freed. With the usual heap, the peak of the same batch differed by half with what had been run before.
+# back when freed. With the usual heap, the peak of the same batch depended on what had been run before.
 MAPPED_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(64 * 2**10)}
 
 
@@ -68,6 +75,34 @@ def made_by(script: str) -> Row:
     """Where a record comes from, with the command as it would be typed in the repository's root."""
     words = [shown(Path(word)) if "/" in word else word for word in sys.argv[1:]]
     return {**provenance(device="cpu", seed=None), "command": " ".join(["python", f"benchmarks/{script}", *words])}
+
+
+def run_options(page: str | None, **more: str) -> argparse.Namespace:
+    """The options of a script that measures a run; `more` are further ones with their defaults."""
+    parser = argparse.ArgumentParser(description=page, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, help="measure this run; without it, only the table is made anew")
+    parser.add_argument("--data", type=Path, help="folder with the run's GLUE task")
+    parser.add_argument("--threads", type=int)
+    for name, default in more.items():
+        parser.add_argument(f"--{name}", default=default)
+    options = parser.parse_args()
+    quiet_libraries()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    return options
+
+
+def open_run(run: Path, data: Path | None) -> tuple[Checkpoint, Task, EncodedSet]:
+    """A run, the task it was made for, and the first test split as the run was trained to read it."""
+    manifest = read_manifest(run)
+    task = load_test_rows(run, manifest, task=None, data=data, test=None, columns=(None, None, None))
+    checkpoint = load(run)
+    return checkpoint, task, encoded_for(checkpoint, next(iter(task.test.values())))
+
+
+def encoded_for(checkpoint: Checkpoint, rows: Sequence[Example]) -> EncodedSet:
+    limits = {"max_length": trained_length(checkpoint.manifest), "positions": usable_positions(checkpoint.model.config)}
+    return encode(checkpoint.tokenizer, rows, **limits)
 
 
 def read_rows(file: Path) -> list[Row]:

@@ -5,17 +5,15 @@
 Every thousandth text is one of POISON. Memory is read after every 5,000 texts.
 """
 
-import argparse
 import time
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 
 import torch
-from measuring import RESULTS, keep_rows, made_by, read_rows, shown, write_between_marks
+from measuring import RESULTS, keep_rows, made_by, read_rows, run_options, shown, write_between_marks
 
 from thresher.cli.options import load_named_task
-from thresher.cli.output import quiet_libraries
 from thresher.engine.engine import Engine, Item
 from thresher.models.checkpoint import read_manifest
 
@@ -48,7 +46,7 @@ def measure(run: Path, data: Path | None, count: int) -> None:
         done += 1
         errors += found.error is not None
         wrong += text in alone and (found.label, found.kept) != (alone[text].label, alone[text].kept)
-        if done % STEP == 0:
+        if done % STEP == 0 or done == count:
             memory.append(round(resident_mib(), 1))
     seconds = time.perf_counter() - began
     row = {
@@ -86,15 +84,7 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--texts", type=int, default=100_000)
-    parser.add_argument("--threads", type=int)
-    options = parser.parse_args()
-    quiet_libraries()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    options = run_options(__doc__, texts="100000")
     if options.run:
-        measure(options.run, options.data, options.texts)
+        measure(options.run, options.data, int(options.texts))
     write_between_marks("soak", table())

@@ -3,21 +3,27 @@
 python benchmarks/where_time_goes.py --run FOLDER [--data DIR] [--dtype int8-static]
 """
 
-import argparse
 from collections import Counter
 from pathlib import Path
 
 import torch
-from measuring import RESULTS, Row, keep_rows, made_by, read_rows, shown, write_between_marks
+from measuring import (
+    RESULTS,
+    Row,
+    encoded_for,
+    keep_rows,
+    made_by,
+    open_run,
+    read_rows,
+    run_options,
+    shown,
+    write_between_marks,
+)
 from torch.profiler import ProfilerActivity, profile
 
-from thresher.cli.options import load_test_rows, trained_length
-from thresher.cli.output import quiet_libraries
 from thresher.engine.choose import STATIC
 from thresher.engine.engine import Engine
 from thresher.engine.quantize import find_steps
-from thresher.models.checkpoint import load, read_manifest
-from thresher.tasks.encode import encode, usable_positions
 
 FILE = RESULTS / "where_time_goes.jsonl"
 TEXTS, BATCH = 128, 32
@@ -31,13 +37,10 @@ KINDS = {
 
 def measure(run: Path, data: Path | None, dtype: str) -> None:
     torch.set_num_threads(1)
-    manifest = read_manifest(run)
-    task = load_test_rows(run, manifest, task=None, data=data, test=None, columns=(None, None, None))
-    checkpoint = load(run)
-    limits = {"max_length": trained_length(manifest), "positions": usable_positions(checkpoint.model.config)}
+    checkpoint, task, test = open_run(run, data)
     texts, calibration = (
-        [(row.input_ids, row.token_type_ids) for row in encode(checkpoint.tokenizer, rows, **limits).rows]
-        for rows in (next(iter(task.test.values()))[:TEXTS], task.train[:TEXTS])
+        [(row.input_ids, row.token_type_ids) for row in rows[:TEXTS]]
+        for rows in (test.rows, encoded_for(checkpoint, task.train[:TEXTS]).rows)
     )
     steps = find_steps(checkpoint.model, calibration) if dtype == STATIC else ()
     for name, dial in (("dense", 0.0), ("pruned", 1.0)):
@@ -75,12 +78,7 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--dtype", default=STATIC)
-    options = parser.parse_args()
-    quiet_libraries()
+    options = run_options(__doc__, dtype=STATIC)
     if options.run:
         measure(options.run, options.data, options.dtype)
     write_between_marks("where_time_goes", table())

@@ -1,4 +1,4 @@
-"""Everything that is measured on a GPU, in parts that fit into short leases. From the repository's root:
+"""Everything that is measured on a GPU, in parts of a minute or two. From the repository's root:
 
     PYTHONPATH=src python benchmarks/gpu/bench.py PART[,PART...] --out FILE.jsonl [--multiplier X]
 

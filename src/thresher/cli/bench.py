@@ -134,15 +134,7 @@ def bench(
         **about,
         "versions": {**about["versions"], **_rival_versions()},
     }
-    if not screen.is_terminal:
-        screen.width = max(screen.width, WIDTH)  # a pipe or a file has no width of its own
-    screen.print(_table(result))
-    screen.print(LEGEND)
-    for row in missing:
-        screen.print(f"missing: {row['engine']} {row['dtype']}: {row['why']}", markup=False, soft_wrap=True)
-    if any((row["engine"], row["dtype"]) == ("openvino", "int8") for row in found):
-        screen.print(f"openvino int8 and int8-static are calibrated on {len(calibration)} {source}")
-    screen.print(verdict.text() if verdict else "no verdict on pruning: --engines leaves thresher out")
+    _show(screen, result, verdict.text() if verdict else "no verdict on pruning: --engines leaves thresher out")
     if record is not None:
         record.parent.mkdir(parents=True, exist_ok=True)
         with record.open("a", encoding="utf-8") as file:
@@ -202,6 +194,20 @@ def _measure(plan: _Plan, model: Any, screen: "Console") -> tuple[list[dict[str,
                     missing.append(Missing(row["engine"], row["dtype"], f"peak memory: {error}"))
                 bars.advance(bar)
     return rows, [asdict(row) for row in missing]
+
+
+def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
+    """The table, what it means, who is missing and what follows."""
+    if not screen.is_terminal:
+        screen.width = max(screen.width, WIDTH)  # a pipe or a file has no width of its own
+    screen.print(_table(result))
+    screen.print(LEGEND)
+    for row in result["missing"]:
+        screen.print(f"missing: {row['engine']} {row['dtype']}: {row['why']}", markup=False, soft_wrap=True)
+    used = result["calibration"]
+    if any((row["engine"], row["dtype"]) == ("openvino", "int8") for row in result["rows"]):
+        screen.print(f"openvino int8 and int8-static are calibrated on {used['texts']} {used['source']}")
+    screen.print(verdict)
 
 
 def _calibration(train: "list[Example]", timed: "list[Example]", rows: int) -> "tuple[list[Example], str]":

@@ -13,7 +13,7 @@ from thresher.config import PruneConfig
 from thresher.core.cost import EncoderShape
 from thresher.core.gates import protected_tokens
 from thresher.engine.backends.base import Backend
-from thresher.engine.ragged import Ragged
+from thresher.engine.ragged import Ragged, idle_rows
 from thresher.engine.weights import Weights
 from thresher.errors import ConfigError, ModelError
 
@@ -91,7 +91,8 @@ class PackedClassifier:
     def _layers(self, hidden: Tensor, runs: Ragged) -> tuple[Tensor, Ragged, Tensor]:
         """All layers: the first tokens' last states (batch, width), their runs, and kept counts in input order."""
         protected = self._protected(runs)
-        hidden = F.pad(hidden, (0, 0, 0, self._missing(len(hidden))))
+        # Idle rows after the live ones: products then have few different shapes.
+        hidden = F.pad(hidden, (0, 0, 0, idle_rows(len(hidden), self.backend.row_step)))
         last = self.shape.layers - 1
         kept = torch.ones(len(runs.sequences), self.shape.layers, dtype=torch.long, device=self.backend.device)
         for index, threshold in enumerate(self.thresholds):
@@ -112,14 +113,9 @@ class PackedClassifier:
             hidden = self.backend.finish(index, context, hidden)
         return hidden, runs, kept
 
-    def _missing(self, rows: int) -> int:
-        """How many idle rows follow the live ones, so that products have few different shapes: at most 3% of many."""
-        step = self.backend.row_step
-        return -rows % (max(step, 1 << max(0, rows.bit_length() - 6)) if step > 1 else 1)
-
     def _whole_steps(self, rows: Tensor) -> Tensor:
         """The rows to gather, and the first row again for the idle ones."""
-        return F.pad(rows, (0, self._missing(len(rows))))
+        return F.pad(rows, (0, idle_rows(len(rows), self.backend.row_step)))
 
     def _in_scale(self, scores: Tensor, runs: Ragged) -> Tensor:
         if self.config.scale == "relative":

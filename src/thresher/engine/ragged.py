@@ -88,5 +88,10 @@ class Ragged:
         return smaller, rows
 
 
+def idle_rows(rows: int, step: int) -> int:
+    """How many rows to add to get whole steps; steps grow with the rows, so that these stay below 4% of many."""
+    return -rows % (max(step, 1 << max(0, rows.bit_length() - 6)) if step > 1 else 1)
+
+
 def _starts(lengths: Tensor) -> Tensor:
     return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from thresher.core.cost import EncoderShape, engine_relative_flops, relative_flops, tokens_seen
+from thresher.engine.quantize import agreement
 from thresher.evaluation.contenders import Contender
 from thresher.tasks.encode import Encoded
 from thresher.tasks.task import Task
@@ -97,7 +98,7 @@ def race(
                 latency_ms_p50=float(np.quantile(latencies[i], 0.5)),
                 latency_ms_p95=float(np.quantile(latencies[i], 0.95)),
                 quality=None if task is None else task.score(found[i].logits, labels)["score"],
-                agreement=_agreement(found[i].logits, found[0].logits),
+                agreement=agreement(found[i].logits, found[0].logits),
                 relative_flops=paper,
                 engine_relative_flops=packed,
             )
@@ -120,7 +121,7 @@ def _latencies(contenders: Sequence[Contender], rows: Sequence[Encoded], count: 
     """Milliseconds of single texts, evenly spread over the rows, in blocks of ten per contender.
 
     A block runs once untimed: the threads of the contender before may still spin, and OpenVINO compiles for every
-    length it has not met (6.4 ms instead of 3.6).
+    length it has not met.
     """
     texts = [rows[len(rows) * number // count] for number in range(count)]
     found: list[list[float]] = [[] for _ in contenders]
@@ -148,10 +149,3 @@ def _costs(
         # every token the layer sees, never for fewer than a threshold would keep.
         counts[:, -1] = tokens_seen(lengths, counts)[:, -1]
     return float(relative_flops(shape, lengths, counts)), engine_relative_flops(shape, lengths, counts)
-
-
-def _agreement(logits: NDArray[np.float32], dense: NDArray[np.float32]) -> float:
-    """Share of equal decisions; for a regression, the correlation of the predictions."""
-    if logits.shape[-1] == 1:
-        return float(np.corrcoef(logits[:, 0], dense[:, 0])[0, 1])
-    return float((logits.argmax(axis=-1) == dense.argmax(axis=-1)).mean())

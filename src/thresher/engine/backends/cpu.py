@@ -13,7 +13,7 @@ from torch import Tensor
 
 from thresher.engine.backends.feedforward import FeedForward, StaticFeedForward
 from thresher.engine.backends.linear import LINEARS, StaticInt8, check_int8
-from thresher.engine.ragged import Ragged
+from thresher.engine.ragged import Ragged, idle_rows
 from thresher.engine.weights import Affine, Layer, LayerSteps, Norm, Weights, converted
 from thresher.errors import ModelError
 
@@ -40,8 +40,8 @@ class Cpu:
 
     name = device = "cpu"
     longest_first = True
-    # oneDNN builds and keeps a program for every new shape: that costs more than half a millisecond and a megabyte of
-    # memory each time, and in a stream nearly every batch would have shapes of its own.
+    # oneDNN builds and keeps a program for every new shape, which costs time and memory, and in a stream nearly every
+    # batch would have shapes of its own.
     row_step = 16
 
     def __init__(self, dtype: str = "fp32", steps: Sequence[LayerSteps] = ()) -> None:
@@ -96,7 +96,7 @@ class Cpu:
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
         heads, width = self.layers[index].heads, hidden.shape[-1]
-        first = F.pad(runs.first, (0, -len(runs.first) % self.row_step))
+        first = F.pad(runs.first, (0, idle_rows(len(runs.first), self.row_step)))
         queries = self.last_query(hidden.index_select(0, first))
         key_value = self.last_key_value(hidden)
         context = torch.empty(len(runs.first), width, dtype=torch.float32)
