@@ -1,10 +1,10 @@
 """Everything that is measured on a GPU, in parts of a minute or two. From the repository's root:
 
-    PYTHONPATH=src python benchmarks/gpu/bench.py PART[,PART...] --out FILE.jsonl [--multiplier X]
+    PYTHONPATH=src python benchmarks/gpu/bench.py PART[,PART...] --out FILE.jsonl [--thresholds T,T,...]
 
 Parts: compile (the kernels, in parallel, so that the others do not wait for it), qnli, squad, sst2 (all engines over
 batch sizes), torch-compile, crossover (sync against graph), growth (length 64..4096), kernels, profile.
-The first part that prunes searches for thresholds with half of the FLOPs and prints them; --multiplier skips that.
+The first part that prunes searches for thresholds and prints them; --thresholds skips that.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from kernels import MATRICES, measure_kernels
-from rivals import UnpaddedDense, hugging_face, padded, sorted_batches
+from rivals import hugging_face, padded, sorted_batches
 from setting import LENGTHS, Setting, base_model, lengths_like, texts_of, wait, whole_times
 
 from thresher.core.cost import engine_macs
@@ -27,6 +27,7 @@ from thresher.engine.backends.reference import DTYPES
 from thresher.engine.cuda.products import parts_for
 from thresher.engine.kernels import linear as linear_module
 from thresher.engine.weights import read_weights
+from thresher.evaluation.unpadded import UnpaddedDense
 
 BATCHES = (1, 8, 32, 128, 256, 512)
 MODES = ("sync", "graph")
@@ -82,12 +83,13 @@ def engines(setting: Setting, name: str) -> None:
                 work = hugging_face(stock["sdpa"], sorted_batches(texts, pinned=on_gpu), device)
                 setting.measure(work, lengths, None, **about, engine="hf-sdpa", mode="sorted")
         with setting.attempt(**about, batch=batch, engine="torch-unpadded", mode="dense"):
-            setting.measure(unpadded.work(texts), lengths, None, **about, engine="torch-unpadded", mode="dense")
+            work = partial(unpadded.run, unpadded.pack(texts))
+            setting.measure(work, lengths, None, **about, engine="torch-unpadded", mode="dense")
         for (pruned, mode), engine in ours.items():
             kind = "thresher-pruned" if pruned else "thresher-dense"
             with setting.attempt(**about, batch=batch, engine=kind, mode=mode):
                 measure_ours(setting, engine, texts, **about, engine_name=kind, mode=mode)
-    print(f"unpadded torch attention: {unpadded.how}")
+    print(f"unpadded torch attention: {unpadded.attention}")
     table(setting, name)
 
 
@@ -242,8 +244,7 @@ def main() -> None:
     parser.add_argument("parts", help="comma-separated")
     parser.add_argument("--out", required=True, help="JSON lines are added to this file")
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16", "fp32"))
-    parser.add_argument("--multiplier", type=float, help="final threshold of the ramp, as an earlier part printed it")
-    parser.add_argument("--flops", type=float, default=0.5, help="relative FLOPs to search for")
+    parser.add_argument("--thresholds", help="one for each layer, as an earlier part printed them")
     parser.add_argument("--seconds", type=float, default=0.3, help="per measurement")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small model and few sizes, to try the script itself")

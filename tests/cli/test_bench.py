@@ -1,13 +1,19 @@
 """thresher bench on a tiny run: every contender, honest fields, missing rows by name, a record file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.cli import tiny
 from tests.cli.conftest import Stock
-from thresher.evaluation import lineup
+from thresher import hardware
+from thresher.engine import choose
+from thresher.evaluation import contenders, lineup
+from thresher.evaluation.contenders import COMPILED, Contender, Spec
 
 BENCH = "bench {run} --test {test} --rounds 2 --batch-size 4 --rows 10"
 
@@ -121,3 +127,92 @@ def test_bad_texts(finished: Path, tmp_path: Path, content: bytes | None, option
         file.write_bytes(content)
     said = tiny.thresher(f"bench {{run}} --texts {{texts}} {options}", run=finished, texts=file)
     assert said.code != 0 and says in " ".join(said.err.split())
+
+
+def test_cuda_without_a_gpu_is_one_line_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "choose_device", lambda: ("cpu", "no CUDA device is available"))
+    said = tiny.thresher("bench {run} --device cuda", run=tmp_path / "nowhere")
+    assert said.code == 1 and said.out == ""
+    assert said.err.strip() == ("error: device cuda is not available here; use --device cpu, and see: thresher doctor")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--device tpu", "device = 'tpu' is not one of: auto, cpu, cuda"),
+        ("--dtype fp16", "--dtype fp16 goes with --device cuda"),
+        ("--device cuda --dtype int8", "dtype = 'int8' is not one of: fp16, bf16"),
+        ("--device cuda --engines openvino", "is not one of: hf, compile, unpadded, thresher"),
+    ],
+)
+def test_bad_settings_of_the_device(finished: Path, options: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "choose_device", lambda: ("cuda", "for this test"))
+    said = tiny.thresher(f"bench {{run}} {options}", run=finished)
+    assert said.code == 2 and said.err.startswith("error: ") and says in said.err
+
+
+def test_bench_on_a_gpu_reports_every_contender(
+    finished: Path, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole command, with rows that are computed on the CPU in fp32 under the names of a GPU's."""
+
+    def build(spec: Spec) -> Contender:
+        if spec.engine == COMPILED:
+            raise RuntimeError("it does not compile")
+        return replace(contenders.build(replace(spec, device="cpu", dtype="fp32", mode=None)), spec=spec)
+
+    monkeypatch.setattr(hardware, "choose_device", lambda: ("cuda", "for this test"))
+    monkeypatch.setattr(choose, "gpu_problem", lambda: "")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(lineup, "build", build)
+    record = tmp_path / "bench.jsonl"
+    call = BENCH + " --device cuda --dtype bf16 --no-memory --record {record} --json"
+    found = tiny.succeeds(call, run=finished, test=stock.test, record=record)
+    result = found.json()
+    assert json.loads(record.read_text(encoding="utf-8")) == result
+    rows = check_cuda_rows(result, "bf16")
+    assert [(row["engine"], row["why"]) for row in result["missing"]] == [
+        (COMPILED, "RuntimeError: it does not compile")
+    ]
+    assert all(row["agreement"] == 1.0 for key, row in rows.items() if key[0] != "thresher pruned")
+    assert result["memory"] is None and result["calibration"] is None
+    said = " ".join(found.err.split())
+    assert "attention of HF; HF, sorted: sdpa" in said and "attention of HF eager: eager" in said
+    assert "attention of torch unpadded: SDPA of one text at a time" in said
+    assert "as fast as the best rival, " in said and "no int8 rival" not in said
+    assert max(len(line) for line in found.err.splitlines() if "│" in line or "┃" in line) <= 120
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # what torch.compile warns of is its own affair
+def test_bench_on_the_device(finished: Path, stock: Stock) -> None:
+    result = tiny.succeeds(BENCH + " --device cuda --json", run=finished, test=stock.test).json()
+    rows = check_cuda_rows(result, "fp16")
+    assert {row["engine"] for row in result["missing"]} <= {COMPILED}, result["missing"]
+    assert all(row["why"] for row in result["missing"])
+    assert "NVIDIA" in result["device"] and "triton" in result["versions"]
+    assert "max_memory_allocated" in result["memory"]
+    assert all(row["peak_mib"] > 0 for row in rows.values())
+    assert rows[("torch unpadded", "fp16", None)]["attention"] == "torch.nn.attention.varlen"
+    assert all(row["agreement"] >= 0.8 for key, row in rows.items() if key[0] != "thresher pruned")
+
+
+def check_cuda_rows(result: dict[str, Any], half: str) -> dict[tuple[str, str, str | None], dict[str, Any]]:
+    """All rows of a GPU are there, but for what did not compile, and have all their fields."""
+    rows = {(row["engine"], row["dtype"], row["mode"]): row for row in result["rows"]}
+    rivals = ("hugging face eager", "hugging face", "hugging face, sorted", COMPILED, "torch unpadded")
+    ours = {(name, half, mode) for name in ("thresher dense", "thresher pruned") for mode in ("graph", "sync")}
+    expected = {("hugging face", "fp32", None), *((name, half, None) for name in rivals), *ours}
+    absent = {(row["engine"], row["dtype"], row["mode"]) for row in result["missing"]}
+    assert set(rows) == expected - absent and absent <= {(COMPILED, half, None)}
+    assert list(rows)[0] == ("hugging face", "fp32", None)
+    for row in rows.values():
+        assert row["batch"] == 4 and row["ms_p50"] > 0 and row["useful_tflops"] > 0
+        assert row["sequences_per_s"] == row["texts_per_s"] > 0
+        assert 0 < row["latency_ms_p50"] <= row["latency_ms_p95"]
+        assert (row["relative_flops"] < 1) == (row["engine"] == "thresher pruned")
+    assert result["bench"] == "engines" and result["device_type"] == "cuda"
+    assert result["lengths"]["min"] <= result["mean_length"] <= result["lengths"]["max"]
+    assert {"device", "versions", "seed", "command"} <= set(result)
+    assert result["verdict"]["mode"] in ("graph", "sync") and result["verdict"]["best_rival"] is not None
+    return rows

@@ -1,19 +1,37 @@
 """What is chosen on which machine, and every refusal."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from thresher.engine import choose
-from thresher.engine.choose import choose_backend, choose_dtype
+from thresher.engine.choose import Cuda, choose_backend, choose_dtype, gpu_problem
 from thresher.engine.weights import LayerSteps
 from thresher.errors import ConfigError, ModelError
 
 ONE = torch.ones(2)
 STEPS = [LayerSteps(ONE, ONE, ONE, torch.tensor(1.0))]
+NO_GPU = "torch sees no CUDA device"
+HALF = "half precision with float32 scores and sums"
+FOUND = "on the GPU found here (Model X)"
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever machine the tests run on."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, **milliseconds: float) -> None:
     monkeypatch.setattr(choose, "probe", lambda: milliseconds)
+
+
+def gpu(monkeypatch: pytest.MonkeyPatch, *, capability: tuple[int, int] = (9, 0), triton: bool = True) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *which: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *which: "Model X")
+    monkeypatch.setattr(choose, "find_spec", lambda name: object() if triton else None)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +51,9 @@ def test_the_fastest_is_chosen_and_int8_only_for_a_quantized_run(
     found = choose_dtype(quantized=quantized)
     assert found[0] == dtype
     assert why in found[1]
-    backend, reason = choose_backend(steps=STEPS if quantized else [])
-    assert (backend.name, backend.dtype, reason) == ("cpu", dtype, found[1])
+    for device, reason in (("cpu", found[1]), ("auto", f"{found[1]}; {NO_GPU}")):
+        backend, said = choose_backend(device=device, steps=STEPS if quantized else [])
+        assert (backend.name, backend.dtype, said) == ("cpu", dtype, reason)
 
 
 def test_what_is_asked_for_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,11 +69,16 @@ def test_what_is_asked_for_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> Non
     ("options", "says"),
     [
         ({"device": "tpu"}, "device = 'tpu' is not one of: auto, cpu, cuda"),
-        ({"backend": "fast"}, "backend = 'fast' is not one of: auto, cpu, reference"),
+        ({"backend": "fast"}, "backend = 'fast' is not one of: auto, cpu, cuda, reference"),
         ({"dtype": "fp8"}, "dtype = 'fp8' is not one of the cpu backend: auto, fp32, bf16, int8, int8-static"),
         ({"dtype": "fp16"}, "dtype = 'fp16' is not one of the cpu backend"),
         ({"backend": "reference", "dtype": "int8"}, "dtype = 'int8' is not one of the reference backend: auto, fp32"),
         ({"dtype": "int8-static"}, "int8-static needs a quantized run; make one with: thresher quantize RUN"),
+        ({"backend": "cuda", "device": "cpu"}, "backend cuda does not run on device cpu; leave one of the two at auto"),
+        ({"backend": "cpu", "device": "cuda"}, "backend cpu does not run on device cuda; leave one of the two at auto"),
+        ({"mode": "graph"}, f"mode = 'graph' is for the cuda backend, and the backend here is cpu; {NO_GPU}; leave"),
+        ({"mode": "sync", "backend": "cpu"}, "mode = 'sync' is for the cuda backend, and the backend here is cpu;"),
+        ({"mode": "sync", "backend": "reference"}, "and the backend here is reference; leave mode at auto"),
     ],
 )
 def test_refusals_name_the_value_and_what_there_is(options: dict[str, str], says: str) -> None:
@@ -63,12 +87,83 @@ def test_refusals_name_the_value_and_what_there_is(options: dict[str, str], says
     assert says in str(caught.value)
 
 
-def test_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for backend in ("auto", "reference"):
-        with pytest.raises(ModelError, match="device cuda is not available here; .* thresher doctor"):
-            choose_backend(backend, device="cuda")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(ConfigError, match="no fast backend for CUDA yet"):
-        choose_backend(device="cuda")
+@pytest.mark.parametrize(
+    ("options", "backend", "why"),
+    [
+        ({}, Cuda("fp16"), f"{HALF}; {FOUND}"),
+        ({"device": "cuda"}, Cuda("fp16"), HALF),
+        ({"backend": "cuda", "mode": "graph"}, Cuda("fp16", "graph"), HALF),
+        ({"mode": "sync", "dtype": "bf16"}, Cuda("bf16", "sync"), f"bf16 was asked for; {FOUND}"),
+        ({"device": "cuda", "dtype": "fp32"}, Cuda("fp32"), "fp32 was asked for"),
+        (
+            {"device": "cuda", "steps": STEPS},
+            Cuda("fp16"),
+            f"{HALF}; the int8 steps of a quantized run are for the CPU",
+        ),
+    ],
+)
+def test_a_gpu_is_used_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], backend: Cuda, why: str
+) -> None:
+    machine(monkeypatch)
+    gpu(monkeypatch)
+    assert gpu_problem() == ""
+    assert choose_backend(**options) == (backend, why)
+    assert (backend.name, backend.device) == ("cuda", "cuda")
+
+
+def test_the_cpu_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for by device, by backend, or by an arithmetic that only the CPU has."""
+    machine(monkeypatch, fp32=1.0, bf16=2.0)
+    gpu(monkeypatch)
+    assert "GPU" not in choose_backend(device="cpu")[1]
+    for options in ({"device": "cpu"}, {"backend": "cpu"}, {"backend": "reference"}):
+        assert choose_backend(**options)[0].device == "cpu"
     assert choose_backend("reference", device="cuda")[0].device == "cuda"
+    monkeypatch.setattr("thresher.engine.backends.cpu.check_int8", lambda: None)
+    backend, why = choose_backend(dtype="int8-static", steps=STEPS)
+    assert (backend.name, why) == ("cpu", "int8-static was asked for; int8-static is for the CPU")
+
+
+UNFIT: list[tuple[dict[str, Any], str]] = [
+    ({"capability": (7, 5)}, "Model X has compute capability 7.5, and the GPU kernels need 8.0 or newer"),
+    ({"triton": False}, "the GPU kernels need Triton, which is not installed (pip install triton)"),
+]
+
+
+@pytest.mark.parametrize(("settings", "problem"), UNFIT)
+def test_a_gpu_that_the_kernels_cannot_use(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], problem: str
+) -> None:
+    """Left to choose, the CPU, and the reason is said; asked for, an error."""
+    machine(monkeypatch, fp32=1.0, bf16=2.0)
+    gpu(monkeypatch, **settings)
+    for options in ({}, {"dtype": "fp32"}):
+        backend, why = choose_backend(**options)
+        assert backend.name == "cpu" and why.endswith(problem)
+    for options in ({"device": "cuda"}, {"backend": "cuda"}):
+        with pytest.raises(ModelError) as caught:
+            choose_backend(**options)
+        assert problem in str(caught.value)
+    assert choose_backend("reference", device="cuda")[0].device == "cuda"
+
+
+def test_asking_for_a_gpu_where_there_is_none() -> None:
+    for options in ({"device": "cuda"}, {"backend": "cuda"}, {"backend": "reference", "device": "cuda"}):
+        with pytest.raises(ModelError, match=f"device cuda is not available here: {NO_GPU}; .* thresher doctor"):
+            choose_backend(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dtype": "int8"}, "dtype = 'int8' is not one of the cuda backend: auto, fp16, bf16, fp32"),
+        ({"dtype": "int8-static", "steps": STEPS}, "dtype = 'int8-static' is not one of the cuda backend: auto, fp16"),
+        ({"mode": "fast"}, "mode = 'fast' is not one of the cuda backend: auto, sync, graph"),
+    ],
+)
+def test_refusals_on_a_gpu(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], says: str) -> None:
+    gpu(monkeypatch)
+    with pytest.raises(ConfigError) as caught:
+        choose_backend(device="cuda", **options)
+    assert says in str(caught.value)

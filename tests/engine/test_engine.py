@@ -150,12 +150,12 @@ def test_a_dense_model_is_an_engine_without_thresholds() -> None:
     inputs = ragged(model)
     with torch.inference_mode():
         expected = model(**inputs).logits.float()
-    output = Engine.from_model(model, None, dtype="fp32").packed.logits(sequences(inputs))
+    output = Engine.from_model(model, None, device="cpu", dtype="fp32").packed.logits(sequences(inputs))
     torch.testing.assert_close(output.logits, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_bad_input() -> None:
-    engine = Engine.from_model(tiny_model("bert"), None, dtype="fp32").packed
+    engine = Engine.from_model(tiny_model("bert"), None, device="cpu", dtype="fp32").packed
     with pytest.raises(ModelError, match="at least one token"):
         engine.logits([[1, 2], []])
     with pytest.raises(ModelError, match="at least one token"):
@@ -166,6 +166,8 @@ def test_bad_input() -> None:
         Engine.from_model(tiny_model("bert"), None, backend="tpu")
     with pytest.raises(ConfigError, match="dtype = 'fp8' is not one of"):
         Engine.from_model(tiny_model("bert"), None, dtype="fp8")
+    with pytest.raises(ConfigError, match="mode = 'graph' is for the cuda backend, and the backend here is cpu"):
+        Engine.from_model(tiny_model("bert"), None, device="cpu", mode="graph")
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])

@@ -16,7 +16,7 @@ from thresher.errors import ConfigError
 from thresher.evaluation import lineup
 from thresher.evaluation.alone import heaviest, peak_mib
 from thresher.evaluation.contenders import Spec, Tokens, load_ours
-from thresher.evaluation.lineup import Material, line_up, parse_engines, rows_of
+from thresher.evaluation.lineup import Group, Material, line_up, parse_engines, rows_of
 from thresher.evaluation.verdict import judge
 from thresher.models.checkpoint import load_dense
 
@@ -41,7 +41,7 @@ def pruned(dense: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def material(dense: Path, work: Path) -> Material:
     rows = [Tokens([2, 5, 6, 3], [0] * 4), Tokens([2, 5, 3], [0] * 3)]
-    return Material(run=dense, dense=dense, work=work, calibration=rows, pad_id=0, threads=1)
+    return Material(run=dense, dense=dense, work=work, calibration=rows, pad_id=0, threads=1, texts=rows, batch_size=2)
 
 
 def spec(engine: str) -> Spec:
@@ -57,9 +57,9 @@ def test_engines_are_parsed_and_a_bad_name_is_one_clear_error() -> None:
 
 
 def test_the_yardstick_always_comes_first() -> None:
-    assert rows_of(["thresher"])[0] == (("hugging face",), "fp32")
-    assert rows_of(["hf", "thresher"])[0] == (("hugging face", "hugging face, sorted"), "fp32")
-    assert [dtype for _, dtype in rows_of(["thresher"])] == ["fp32", "fp32", "bf16", "int8", "int8-static"]
+    assert rows_of(["thresher"])[0] == Group(("hugging face",), "fp32")
+    assert rows_of(["hf", "thresher"])[0] == Group(("hugging face", "hugging face, sorted"), "fp32")
+    assert [group.dtype for group in rows_of(["thresher"])] == ["fp32", "fp32", "bf16", "int8", "int8-static"]
 
 
 def test_what_cannot_run_is_missing_by_name(dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_where_int8_is_not_exact_our_int8_rows_are_missing(
 
 
 def test_the_verdict_sets_static_int8_against_the_int8_rivals() -> None:
-    common = {"quality": 0.9, "relative_flops": 0.5, "engine_relative_flops": 0.5}
+    common = {"mode": None, "quality": 0.9, "relative_flops": 0.5, "engine_relative_flops": 0.5}
     rates = {
         ("openvino", "int8"): 50.0,
         ("thresher dense", "int8"): 80.0,

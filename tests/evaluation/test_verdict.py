@@ -8,7 +8,7 @@ from thresher.evaluation.verdict import add_ratios_, judge
 
 
 def row(engine: str, dtype: str, rate: float, **more: Any) -> dict[str, Any]:
-    common = {"quality": 0.9, "relative_flops": 1.0, "engine_relative_flops": None}
+    common = {"mode": None, "quality": 0.9, "relative_flops": 1.0, "engine_relative_flops": None}
     return {"engine": engine, "dtype": dtype, "texts_per_s": rate, **common, **more}
 
 
@@ -55,3 +55,21 @@ def test_absent_rows_are_said_to_be_absent() -> None:
     assert verdict is not None
     assert "no int8 rival was measured on sorted texts" in verdict.text()
     assert judge(rows[:1]) is None
+
+
+def test_on_a_gpu_each_side_runs_in_its_fastest_mode_and_all_rivals_count() -> None:
+    cost = {"relative_flops": 0.4, "engine_relative_flops": 0.5}
+    rows = [
+        row("hugging face", "fp32", 10.0),
+        row("hugging face, sorted", "fp16", 90.0, quality=0.91),
+        row("thresher dense", "fp16", 80.0, mode="graph", engine_relative_flops=1.0),
+        row("thresher pruned", "fp16", 180.0, mode="graph", **cost),
+        row("thresher dense", "fp16", 120.0, mode="sync", engine_relative_flops=1.0),
+        row("thresher pruned", "fp16", 150.0, mode="sync", **cost),
+    ]
+    verdict = judge(rows)
+    assert verdict is not None and (verdict.mode, verdict.dense_mode, verdict.speedup) == ("graph", "sync", 1.5)
+    assert verdict.best_rival is not None and verdict.best_rival.speedup == 2.0
+    assert "dense in fp16 (graph against sync): 75%" in verdict.text()
+    assert "2.00x as fast as the best rival, hugging face, sorted, at -1.00 points of quality" in verdict.text()
+    assert "int8" not in verdict.text()

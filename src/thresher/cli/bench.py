@@ -16,6 +16,7 @@ from thresher.cli.options import (
     TestFile,
     TextColumn,
     load_test_rows,
+    pick_device,
     trained_length,
 )
 
@@ -31,18 +32,34 @@ if TYPE_CHECKING:
 
 CALIBRATION_TEXTS = 128
 WIDTH = 120
-RIVAL_PACKAGES = ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf")
+RIVAL_PACKAGES = {"cpu": ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf"), "cuda": ("triton",)}
 SHORT = {
     "hugging face": "HF",
     "hugging face, sorted": "HF, sorted",
+    "hugging face eager": "HF eager",
+    "hugging face compiled": "HF compiled",
     "thresher dense": "packed, dense",
     "thresher pruned": "packed, pruned",
 }
-LEGEND = (
-    "HF, onnxruntime, openvino: the dense model, padded (sorted: texts by length); packed: our engine, no padding.\n"
+COLUMNS = (
     "per s: texts per second, median and range; x HF: over HF fp32; x best: over the fastest row that is not ours;\n"
-    "p50, p95: ms of one text; agree: same decisions as HF fp32; FLOPs: paper's count; MiB: peak, in a process alone."
+    "p50, p95: ms of one text; agree: same decisions as HF fp32; FLOPs: paper's count; MiB: "
 )
+LEGEND = {
+    "cpu": (
+        "HF, onnxruntime, openvino: the dense model, padded (sorted: texts by length); packed: ours, no padding.\n"
+        f"{COLUMNS}peak, in a process alone."
+    ),
+    "cuda": (
+        "HF: the dense model, padded (sorted: texts by length; compiled: all to one width); torch unpadded: dense;\n"
+        "packed: ours, no padding (graph: in CUDA graphs; sync: library products). Times are from host to host.\n"
+        f"{COLUMNS}peak on the GPU."
+    ),
+}
+MEMORY = {
+    "cpu": "peak resident memory of a process with this row alone",
+    "cuda": "peak of torch.cuda.max_memory_allocated in the row's heaviest batches, less what other rows hold",
+}
 
 
 def bench(
@@ -60,16 +77,23 @@ def bench(
     batch_size: Annotated[int, typer.Option(help="texts per batch", min=1)] = 32,
     rounds: Annotated[int, typer.Option(help="timed rounds; all contenders take turns in each", min=1)] = 5,
     threads: Annotated[int | None, typer.Option(help="processor threads; default: all cores", min=1)] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda, each with rivals of its own; auto is cpu")] = "auto",
+    dtype: Annotated[str | None, typer.Option(help="on cuda, all rows but HF fp32: fp16 (default) or bf16")] = None,
     engines: Annotated[
-        str | None, typer.Option(help="only these of hf,onnxruntime,openvino,thresher; HF fp32 always takes part")
+        str | None,
+        typer.Option(
+            help="only these of hf,onnxruntime,openvino,thresher, on cuda of hf,compile,unpadded,thresher; "
+            "HF fp32 always takes part"
+        ),
     ] = None,
-    memory: Annotated[bool, typer.Option(help="measure each row's peak memory in a process of its own")] = True,
+    memory: Annotated[bool, typer.Option(help="measure each row's peak memory, alone")] = True,
     record: Annotated[Path | None, typer.Option(help="append the result to this JSON lines file")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the packed engine, dense and pruned, with Hugging Face, onnxruntime and OpenVINO on this machine.
 
-    Rivals also get their texts sorted by length. Example: thresher bench runs/demo
+    Rivals also get their texts sorted by length. On a GPU the rivals are Hugging Face (eager, SDPA, compiled) and
+    unpadded torch. Example: thresher bench runs/demo
     """
     import json
     import tempfile
@@ -85,7 +109,9 @@ def bench(
     from thresher.tasks.encode import encode, usable_positions
     from thresher.tasks.files import read_texts
 
-    wanted = parse_engines(engines)
+    place = "cpu" if device == "auto" else pick_device(device)
+    half = _half(dtype, place)
+    wanted = parse_engines(engines, place)
     manifest = read_manifest(run)
     columns = (text_column, pair_column, label_column)
     if texts is not None and any((task, data, test, *columns)):
@@ -113,28 +139,38 @@ def bench(
             calibration=encode(tokenizer, calibration, **limits).rows,
             pad_id=tokenizer.pad_token_id,
             threads=torch.get_num_threads(),
+            texts=encoded,
+            batch_size=batch_size,
+            device=place,
+            half=half,
         )
-        plan = _Plan(wanted, material, encoded, labelled, batch_size=batch_size, rounds=rounds, memory=memory)
+        plan = _Plan(wanted, material, encoded, labelled, rounds=rounds, memory=memory)
         found, missing = _measure(plan, checkpoint.model, screen)
     verdict = judge(found)
-    about = provenance(device="cpu", seed=None)
+    about = provenance(device=place, seed=None)
+    lengths = sorted(len(row.input_ids) for row in encoded)
     result = {
+        "bench": "engines",
         "run": str(run),
         "task": labelled.spec.name if labelled else None,
         "texts": len(encoded),
-        "mean_length": sum(len(row.input_ids) for row in encoded) / len(encoded),
+        "mean_length": sum(lengths) / len(lengths),
+        "lengths": {"min": lengths[0], "median": lengths[len(lengths) // 2], "max": lengths[-1]},
         "batch_size": batch_size,
         "rounds": rounds,
         "threads": material.threads,
         "engines": list(wanted),
-        "calibration": {"texts": len(calibration), "source": source},
+        "device_type": place,
+        "memory": MEMORY[place] if memory else None,
+        "calibration": {"texts": len(calibration), "source": source} if place == "cpu" else None,
         "rows": found,
         "missing": missing,
         "verdict": None if verdict is None else verdict.to_dict(),
         **about,
-        "versions": {**about["versions"], **_rival_versions()},
+        "versions": {**about["versions"], **_rival_versions(place)},
     }
-    _show(screen, result, verdict.text() if verdict else "no verdict on pruning: --engines leaves thresher out")
+    no_verdict = "our rows are missing" if "thresher" in wanted else "--engines leaves thresher out"
+    _show(screen, result, verdict.text() if verdict else f"no verdict on pruning: {no_verdict}")
     if record is not None:
         record.parent.mkdir(parents=True, exist_ok=True)
         with record.open("a", encoding="utf-8") as file:
@@ -152,7 +188,6 @@ class _Plan:
     texts: "list[Encoded]"
     task: "Task | None"
     _: KW_ONLY
-    batch_size: int
     rounds: int
     memory: bool
 
@@ -161,6 +196,7 @@ def _measure(plan: _Plan, model: Any, screen: "Console") -> tuple[list[dict[str,
     """The rows that were measured, with their ratios, and those that are missing."""
     from concurrent.futures.process import BrokenProcessPool
 
+    import torch
     from rich.progress import Progress
 
     from thresher.evaluation.alone import peak_mib
@@ -169,8 +205,9 @@ def _measure(plan: _Plan, model: Any, screen: "Console") -> tuple[list[dict[str,
     from thresher.evaluation.verdict import add_ratios_
     from thresher.models.attach import encoder_shape
 
+    steps = len(rows_of(plan.engines, plan.material.device))
     with Progress(console=screen, transient=True) as bars:
-        bar = bars.add_task("loading and exporting", total=len(rows_of(plan.engines)))
+        bar = bars.add_task("loading and exporting" if plan.material.device == "cpu" else "loading", total=steps)
         contenders, missing = line_up(plan.engines, plan.material, on_step=lambda: bars.advance(bar))
         bar = bars.add_task("racing", total=len(contenders) * (plan.rounds + 1))
         speeds = race(
@@ -178,7 +215,7 @@ def _measure(plan: _Plan, model: Any, screen: "Console") -> tuple[list[dict[str,
             plan.texts,
             plan.task,
             shape=encoder_shape(model),
-            batch_size=plan.batch_size,
+            batch_size=plan.material.batch_size,
             rounds=plan.rounds,
             latency_texts=min(50, len(plan.texts)),
             on_step=lambda: bars.advance(bar),
@@ -189,9 +226,10 @@ def _measure(plan: _Plan, model: Any, screen: "Console") -> tuple[list[dict[str,
             bar = bars.add_task("measuring memory", total=len(contenders))
             for row, contender in zip(rows, contenders, strict=True):
                 try:
-                    row["peak_mib"] = peak_mib(contender.spec, plan.texts, plan.batch_size)
-                except BrokenProcessPool as error:  # killed, most likely for want of memory; the race still counts
-                    missing.append(Missing(row["engine"], row["dtype"], f"peak memory: {error}"))
+                    row["peak_mib"] = peak_mib(contender.spec, plan.texts, plan.material.batch_size)
+                # Killed, most likely for want of memory, or out of the GPU's; the race still counts.
+                except (BrokenProcessPool, torch.OutOfMemoryError) as error:
+                    missing.append(Missing(row["engine"], row["dtype"], f"peak memory: {error}", row["mode"]))
                 bars.advance(bar)
     return rows, [asdict(row) for row in missing]
 
@@ -201,11 +239,16 @@ def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
     if not screen.is_terminal:
         screen.width = max(screen.width, WIDTH)  # a pipe or a file has no width of its own
     screen.print(_table(result))
-    screen.print(LEGEND)
+    screen.print(LEGEND[result["device_type"]])
+    if result["device_type"] == "cuda":
+        kinds = {SHORT.get(row["engine"], row["engine"]): row["attention"] for row in result["rows"]}
+        for kind in dict.fromkeys(filter(None, kinds.values())):
+            names = "; ".join(name for name in kinds if kinds[name] == kind)
+            screen.print(f"attention of {names}: {kind}", markup=False, soft_wrap=True)
     for row in result["missing"]:
-        screen.print(f"missing: {row['engine']} {row['dtype']}: {row['why']}", markup=False, soft_wrap=True)
-    used = result["calibration"]
+        screen.print(f"missing: {row['engine']} {_arithmetic(row)}: {row['why']}", markup=False, soft_wrap=True)
     if any((row["engine"], row["dtype"]) == ("openvino", "int8") for row in result["rows"]):
+        used = result["calibration"]
         screen.print(f"openvino int8 and int8-static are calibrated on {used['texts']} {used['source']}")
     screen.print(verdict)
 
@@ -216,11 +259,23 @@ def _calibration(train: "list[Example]", timed: "list[Example]", rows: int) -> "
     return found[:: max(1, len(found) // CALIBRATION_TEXTS)][:CALIBRATION_TEXTS], source
 
 
-def _rival_versions() -> dict[str, str]:
+def _half(dtype: str | None, place: str) -> str:
+    """The arithmetic of a GPU's rows; a processor's rows come in all that it has."""
+    from thresher.errors import ConfigError
+    from thresher.evaluation.lineup import HALVES
+
+    if dtype is not None and place == "cpu":
+        raise ConfigError(f"--dtype {dtype} goes with --device cuda; on the CPU every arithmetic is measured")
+    if dtype is not None and dtype not in HALVES:
+        raise ConfigError(f"dtype = {dtype!r} is not one of: {', '.join(HALVES)}")
+    return dtype or HALVES[0]
+
+
+def _rival_versions(place: str) -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for name in RIVAL_PACKAGES:
+    for name in RIVAL_PACKAGES[place]:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
@@ -229,10 +284,8 @@ def _rival_versions() -> dict[str, str]:
 def _table(result: dict[str, Any]) -> "Table":
     from rich.table import Table
 
-    title = (
-        f"{result['texts']} texts of {result['mean_length']:.1f} tokens, batch {result['batch_size']}, "
-        f"{result['threads']} threads"
-    )
+    where = f"{result['threads']} threads" if result["device_type"] == "cpu" else result["device"]
+    title = f"{result['texts']} texts of {result['mean_length']:.1f} tokens, batch {result['batch_size']}, {where}"
     table = Table(title=title, title_justify="left")
     for name in ("engine", "dtype"):
         table.add_column(name, no_wrap=True)
@@ -241,20 +294,28 @@ def _table(result: dict[str, Any]) -> "Table":
     for row in result["rows"]:
         table.add_row(
             SHORT.get(row["engine"], row["engine"]),
-            row["dtype"],
+            _arithmetic(row),
             f"{row['texts_per_s']:.0f}",
             f"{row['texts_per_s_low']:.0f}-{row['texts_per_s_high']:.0f}",
             f"{row['ratio_hugging_face']:.2f}",
             f"{row['ratio_best_rival']:.2f}",
-            f"{row['latency_ms_p50']:.1f}",
-            f"{row['latency_ms_p95']:.1f}",
+            _ms(row["latency_ms_p50"]),
+            _ms(row["latency_ms_p95"]),
             "-" if row["quality"] is None else f"{100 * row['quality']:.2f}",
             f"{100 * row['agreement']:.1f}",
             f"{row['relative_flops']:.2f}",
             "-" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}",
         )
-    measured = {(row["engine"], row["dtype"]) for row in result["rows"]}
+    measured = {(row["engine"], row["dtype"], row["mode"]) for row in result["rows"]}
     for row in result["missing"]:
-        if (row["engine"], row["dtype"]) not in measured:
-            table.add_row(SHORT.get(row["engine"], row["engine"]), row["dtype"], "missing")
+        if (row["engine"], row["dtype"], row["mode"]) not in measured:
+            table.add_row(SHORT.get(row["engine"], row["engine"]), _arithmetic(row), "missing")
     return table
+
+
+def _arithmetic(row: dict[str, Any]) -> str:
+    return f"{row['dtype']}, {row['mode']}" if row["mode"] else str(row["dtype"])
+
+
+def _ms(value: float) -> str:
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

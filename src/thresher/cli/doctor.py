@@ -11,7 +11,7 @@ def doctor(
     fresh: Annotated[bool, typer.Option("--fresh", help="time the arithmetics anew, whatever is remembered")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print versions, hardware features and what thresher would choose here, and why.
+    """Print versions, hardware features, whether a GPU can be used, and what thresher would choose here, and why.
 
     Example: thresher doctor --json
     """
@@ -25,6 +25,7 @@ def doctor(
     found = {
         "versions": records.versions(),
         **hardware.summary(),
+        "gpu": _gpu(),
         **_engine(fresh=fresh),
         "model_families": supported_types(),
         "packages": _optional_packages(),
@@ -37,36 +38,64 @@ def doctor(
     table.add_row("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items()))
     table.add_row("processor", f"{found['cpu']}, {found['cores']} cores")
     table.add_row("features", ", ".join(f"{name} {'yes' if on else 'no'}" for name, on in found["features"].items()))
-    table.add_row("CUDA", ", ".join(found["cuda"]) or "no")
+    table.add_row("CUDA", _gpu_line(found["cuda"], found["gpu"]))
     table.add_row("device chosen", f"{found['device']}: {found['device_reason']}")
     table.add_row("training precision", f"{found['precision']}: {found['precision_reason']}")
     times = ", ".join(f"{name} {ms:.2f} ms" for name, ms in found["probe"]["milliseconds"].items())
     table.add_row("probe of products", f"{times} (threads: {found['probe']['threads']})")
     table.add_row("remembered in", escape(found["probe"]["cache"] or "nothing: its folder cannot be written"))
     for name, run in (("engine", found["engine"]), ("engine, quantized run", found["engine_quantized"])):
-        table.add_row(name, f"{run['dtype']}: {run['why']}")
+        table.add_row(name, f"{run['device']}, {run['dtype']}: {run['why']}")
     table.add_row("model families", ", ".join(found["model_families"]))
     table.add_row("optional parts", escape(", ".join(f"{name}: {state}" for name, state in found["packages"].items())))
     console(as_json).print(table)
 
 
-def _engine(*, fresh: bool) -> dict[str, Any]:
-    """The timed probe, and the arithmetic that the engine would choose by it."""
+def _gpu() -> dict[str, Any]:
+    """Whether the engine's kernels can run on the GPU that would be used, and what decides it."""
+    from importlib.metadata import PackageNotFoundError, version
+
     import torch
 
-    from thresher.engine.choose import choose_dtype
+    from thresher.engine.choose import gpu_problem
+
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        triton = None
+    capability = ".".join(map(str, torch.cuda.get_device_capability())) if torch.cuda.is_available() else None
+    return {"capability": capability, "triton": triton, "problem": gpu_problem() or None}
+
+
+def _gpu_line(names: list[str], gpu: dict[str, Any]) -> str:
+    if not names:
+        return f"no: {gpu['problem']}"
+    about = f"{', '.join(names)}, compute capability {gpu['capability']}, Triton {gpu['triton'] or 'missing'}"
+    return f"{about}: the engine {'cannot use it, ' + gpu['problem'] if gpu['problem'] else 'can use it'}"
+
+
+def _engine(*, fresh: bool) -> dict[str, Any]:
+    """The timed probe, and what the engine would choose by it and by the GPU."""
+    import torch
+
+    from thresher.engine.choose import choose_dtype, choose_place
     from thresher.engine.probe import cache_file, probe
 
     times, file = probe(cached=not fresh), cache_file()
-    plain, quantized = choose_dtype(), choose_dtype(quantized=True)
+    device, found = choose_place()
+
+    def choice(*, quantized: bool) -> dict[str, str]:
+        dtype, why = choose_dtype(device, quantized=quantized)
+        return {"device": device, "dtype": dtype, "why": f"{why}; {found}"}
+
     return {
         "probe": {
             "milliseconds": times,
             "threads": torch.get_num_threads(),
             "cache": str(file) if file.is_file() else None,
         },
-        "engine": {"dtype": plain[0], "why": plain[1]},
-        "engine_quantized": {"dtype": quantized[0], "why": quantized[1]},
+        "engine": choice(quantized=False),
+        "engine_quantized": choice(quantized=True),
     }
 
 

@@ -1,6 +1,8 @@
 """Which device, backend and arithmetic to use here, and why. Nothing falls back in silence."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 
@@ -13,35 +15,67 @@ from thresher.engine.weights import LayerSteps
 from thresher.errors import ConfigError, ModelError
 
 DEVICES = ("auto", "cpu", "cuda")
-BACKENDS = ("auto", "cpu", "reference")
+BACKENDS = ("auto", "cpu", "cuda", "reference")
 STATIC = "int8-static"
 
 
+@dataclass(frozen=True)
+class Cuda:
+    """Stands for CudaClassifier, which has a layer loop of its own and imports Triton: it is made only where used."""
+
+    dtype: str
+    mode: str = "auto"
+    name = device = "cuda"
+
+
 def choose_backend(
-    backend: str = "auto", dtype: str = "auto", *, device: str = "auto", steps: Sequence[LayerSteps] = ()
-) -> tuple[Backend, str]:
-    """A backend by name, with its arithmetic; `steps` are those of a quantized run."""
+    backend: str = "auto",
+    dtype: str = "auto",
+    *,
+    device: str = "auto",
+    mode: str = "auto",
+    steps: Sequence[LayerSteps] = (),
+) -> tuple[Backend | Cuda, str]:
+    """A backend by name, with its arithmetic; `mode` is the cuda backend's, `steps` are those of a quantized run.
+
+    What is asked for is used or refused. Left to choose, a GPU that the kernels can run on comes before the CPU; the
+    reference runs on the CPU unless device is cuda.
+    """
     _check("device", device, DEVICES)
     _check("backend", backend, BACKENDS)
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ModelError("device cuda is not available here; use device = 'cpu', and see: thresher doctor")
+    if {backend, device} == {"cpu", "cuda"}:
+        raise ConfigError(f"backend {backend} does not run on device {device}; leave one of the two at auto")
+    if "cuda" in (backend, device):
+        place, found = "cuda", ""
+    elif device == "cpu" or backend != "auto":
+        place, found = "cpu", ""
+    else:
+        place, found = choose_place(dtype)
+    if mode != "auto" and (place == "cpu" or backend == "reference"):
+        used = "reference" if backend == "reference" else "cpu"
+        raise ConfigError(
+            f"mode = {mode!r} is for the cuda backend, and the backend here is {used}{_more(found)}; leave mode at auto"
+        )
     if backend == "reference":
-        _check("dtype", dtype, ("auto", *DTYPES), of="the reference backend")
-        place = "cuda" if device == "cuda" else "cpu"
-        return Reference(DTYPES["fp32" if dtype == "auto" else dtype], place), "the readable reference was asked for"
-    if device == "cuda":
-        raise ConfigError("there is no fast backend for CUDA yet; use device = 'cpu', or backend = 'reference'")
-    _check("dtype", dtype, ("auto", *LINEARS, STATIC), of="the cpu backend")
-    if dtype == STATIC and not steps:
-        raise ConfigError("int8-static needs a quantized run; make one with: thresher quantize RUN --out RUN8")
-    if dtype != "auto":
-        return Cpu(dtype, steps), f"{dtype} was asked for"
-    found, why = choose_dtype(quantized=bool(steps))
-    return Cpu(found, steps), why
+        return _reference(dtype, place), "the readable reference was asked for"
+    if place == "cuda":
+        return _cuda(dtype, mode, found=found, quantized=bool(steps))
+    return _cpu(dtype, steps, found=found)
 
 
-def choose_dtype(*, quantized: bool = False) -> tuple[str, str]:
+def choose_place(dtype: str = "auto") -> tuple[str, str]:
+    """cpu or cuda where neither is asked for, and why."""
+    if dtype.startswith("int8"):
+        return "cpu", f"{dtype} is for the CPU"
+    problem = gpu_problem()
+    return ("cpu", problem) if problem else ("cuda", f"on the GPU found here ({torch.cuda.get_device_name()})")
+
+
+def choose_dtype(device: str = "cpu", *, quantized: bool = False) -> tuple[str, str]:
     """The fastest arithmetic that does not change a model's quality unseen: int8 only where it was measured."""
+    if device == "cuda":
+        why = "half precision with float32 scores and sums"
+        return "fp16", f"{why}; the int8 steps of a quantized run are for the CPU" if quantized else why
     times = probe()
     measured = ", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())
     best = min(("fp32", "bf16"), key=lambda name: times[name])
@@ -51,6 +85,62 @@ def choose_dtype(*, quantized: bool = False) -> tuple[str, str]:
     if times.get("int8", float("inf")) < times[best]:
         return STATIC, f"the run is quantized, and int8 is the fastest in a timed probe ({measured})"
     return best, f"the run is quantized, but int8 is not faster here: {why}"
+
+
+def gpu_problem() -> str:
+    """Why the kernels cannot run on a GPU here; empty where they can."""
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    if find_spec("triton") is None:
+        return "the GPU kernels need Triton, which is not installed (pip install triton)"
+    from thresher.engine.cuda.classifier import OLDEST
+
+    capability = torch.cuda.get_device_capability()
+    if capability >= OLDEST:
+        return ""
+    has, needs = (".".join(map(str, version)) for version in (capability, OLDEST))
+    return f"{torch.cuda.get_device_name()} has compute capability {has}, and the GPU kernels need {needs} or newer"
+
+
+def _reference(dtype: str, place: str) -> Reference:
+    _check("dtype", dtype, ("auto", *DTYPES), of="the reference backend")
+    if place == "cuda" and not torch.cuda.is_available():
+        raise _unavailable(gpu_problem())
+    return Reference(DTYPES["fp32" if dtype == "auto" else dtype], place)
+
+
+def _cuda(dtype: str, mode: str, *, found: str, quantized: bool) -> tuple[Cuda, str]:
+    problem = gpu_problem()
+    if problem:
+        raise _unavailable(problem)
+    from thresher.engine.cuda.classifier import CUDA_DTYPES, MODES
+
+    _check("dtype", dtype, ("auto", *CUDA_DTYPES), of="the cuda backend")
+    _check("mode", mode, MODES, of="the cuda backend")
+    if dtype == "auto":
+        dtype, why = choose_dtype("cuda", quantized=quantized)
+    else:
+        why = f"{dtype} was asked for"
+    return Cuda(dtype, mode), why + _more(found)
+
+
+def _cpu(dtype: str, steps: Sequence[LayerSteps], *, found: str) -> tuple[Cpu, str]:
+    _check("dtype", dtype, ("auto", *LINEARS, STATIC), of="the cpu backend")
+    if dtype == STATIC and not steps:
+        raise ConfigError("int8-static needs a quantized run; make one with: thresher quantize RUN --out RUN8")
+    if dtype == "auto":
+        dtype, why = choose_dtype(quantized=bool(steps))
+        return Cpu(dtype, steps), why + _more(found)
+    # Whoever asks for an arithmetic is told of a GPU that stays idle, and not that there is none.
+    return Cpu(dtype, steps), f"{dtype} was asked for" + (_more(found) if torch.cuda.is_available() else "")
+
+
+def _unavailable(problem: str) -> ModelError:
+    return ModelError(f"device cuda is not available here: {problem}; use device = 'cpu', and see: thresher doctor")
+
+
+def _more(found: str) -> str:
+    return f"; {found}" if found else ""
 
 
 def _check(name: str, value: str, known: Sequence[str], *, of: str = "") -> None:

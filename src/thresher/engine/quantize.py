@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thresher.engine.backends.base import Backend
 from thresher.engine.backends.linear import check_int8
 from thresher.engine.calibrate import calibrate
 from thresher.engine.choose import STATIC
 from thresher.engine.engine import Engine
+from thresher.engine.packed import PackedClassifier
 from thresher.engine.steps import STEPS, write_steps
 from thresher.engine.weights import LayerSteps
 from thresher.errors import RunError
@@ -116,7 +118,12 @@ def find_steps(
             yield [ids for ids, _ in batch], [types for _, types in batch]
             on_texts(len(batch))
 
-    return calibrate(lambda backend: Engine.on_backend(model, None, backend, "calibration").packed, batches())
+    def build(backend: Backend) -> PackedClassifier:
+        packed = Engine.on_backend(model, None, backend, "calibration").packed
+        assert isinstance(packed, PackedClassifier)  # what a Backend gives
+        return packed
+
+    return calibrate(build, batches())
 
 
 def _measure(

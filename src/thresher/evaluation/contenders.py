@@ -17,9 +17,11 @@ from thresher.evaluation.rivals import Row, open_onnxruntime, open_openvino, pad
 from thresher.hardware import native_bf16_on_cpu
 
 # logits (batch, outputs), and for our engine kept (batch, layers)
-Run = Callable[[Sequence[Row]], tuple[NDArray[np.float32], NDArray[np.int64] | None]]
+Result = tuple[NDArray[np.float32], NDArray[np.int64] | None]
+Run = Callable[[Sequence[Row]], Result]
 R = TypeVar("R", bound=Row)
 SORTED = ", sorted"
+EAGER, COMPILED, UNPADDED = "hugging face eager", "hugging face compiled", "torch unpadded"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Tokens:
 class Spec:
     """One row: the engine's name, its arithmetic and the file or folder it loads; `steps`: our int8-static's file.
 
+    `mode` is our GPU engine's. Padded batches are at least `width` wide: what is compiled wants few different shapes.
     Rows whose name ends in ", sorted" get their texts sorted by length, the best case for padding.
     """
 
@@ -43,6 +46,9 @@ class Spec:
     pad_id: int
     threads: int
     steps: Path | None = None
+    device: str = "cpu"
+    mode: str | None = None
+    width: int = 0
 
     @property
     def kind(self) -> str:
@@ -60,53 +66,78 @@ class Spec:
 
 @dataclass(frozen=True)
 class Contender:
-    """A loaded row. `counts_last`: its kept counts hold for the last layer too, of which it computes one token only."""
+    """A loaded row. `counts_last`: its kept counts hold for the last layer too, of which it computes one token only.
+
+    `attention` is the kind that a torch rival runs, where there are several.
+    """
 
     spec: Spec
     run: Run
     counts_last: bool = False
+    attention: str | None = None
 
 
 def build(spec: Spec) -> Contender:
     """Load a contender; several rows may share the result's `run`."""
     if spec.kind == "onnxruntime":
-        return Contender(spec, _on_padded(open_onnxruntime(spec.path, threads=spec.threads), spec.pad_id))
+        return Contender(spec, _on_padded(open_onnxruntime(spec.path, threads=spec.threads), spec))
     if spec.kind == "openvino":
         # What NNCF leaves in floating point runs in bf16 where that is native: the plugin's own choice, and the faster.
         wants_bf16 = spec.dtype == "bf16" or (spec.dtype == "int8" and native_bf16_on_cpu())
         precision = "bf16" if wants_bf16 else "f32"
         forward = open_openvino(spec.path, precision=precision, threads=spec.threads)
-        return Contender(spec, _on_padded(forward, spec.pad_id))
+        return Contender(spec, _on_padded(forward, spec))
 
     import torch
 
     torch.set_num_threads(spec.threads)
-    return _hugging_face(spec) if spec.kind == "hugging face" else _thresher(spec)
+    if spec.kind == UNPADDED:
+        return _unpadded(spec)
+    return _hugging_face(spec) if spec.kind.startswith("hugging face") else _thresher(spec)
 
 
-def _on_padded(forward: Callable[[Any], NDArray[np.float32]], pad_id: int) -> Run:
-    return lambda rows: (forward(padded(rows, pad_id)), None)
+def _on_padded(forward: Callable[[Any], NDArray[np.float32]], spec: Spec) -> Run:
+    return lambda rows: (forward(padded(rows, spec.pad_id, width=spec.width)), None)
 
 
 def _hugging_face(spec: Spec) -> Contender:
-    """The stock forward with its own attention (SDPA where the family has it).
+    """The stock forward with its own attention (SDPA where the family has it), or with eager attention, or compiled.
 
-    bf16 means a model converted to bf16, which is faster than autocast.
+    bf16 and fp16 mean a converted model, which is faster than autocast.
     """
     import torch
 
+    from thresher.engine.backends.reference import DTYPES
     from thresher.models.checkpoint import load_dense
 
-    model = load_dense(spec.path, whole=True)[0].eval()
-    if spec.dtype == "bf16":
-        model = model.to(torch.bfloat16)
+    model = load_dense(spec.path, whole=True)[0].eval().to(spec.device, DTYPES[spec.dtype])
+    if spec.kind == EAGER:
+        model.set_attn_implementation("eager")
+    attention = model.config._attn_implementation
+    if spec.kind == COMPILED:
+        model = torch.compile(model, mode="reduce-overhead", dynamic=False)
 
     @torch.inference_mode()
     def forward(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        found = model(**{name: torch.from_numpy(value) for name, value in inputs.items()}).logits.float()
-        return np.asarray(found.numpy())
+        there = {name: torch.from_numpy(value).to(spec.device) for name, value in inputs.items()}
+        return np.asarray(model(**there).logits.float().cpu().numpy())
 
-    return Contender(spec, _on_padded(forward, spec.pad_id))
+    return Contender(spec, _on_padded(forward, spec), attention=attention)
+
+
+def _unpadded(spec: Spec) -> Contender:
+    """The dense model without padding, in plain torch."""
+    from thresher.engine.weights import read_weights
+    from thresher.evaluation.unpadded import UnpaddedDense
+    from thresher.models.checkpoint import load_dense
+
+    weights = read_weights(load_dense(spec.path, whole=True)[0])
+    model = UnpaddedDense(weights, dtype=spec.dtype, device=spec.device)
+
+    def run(rows: Sequence[Row]) -> tuple[NDArray[np.float32], None]:
+        return model.logits([row.input_ids for row in rows], [row.token_type_ids for row in rows]).numpy(), None
+
+    return Contender(spec, run, attention=model.attention)
 
 
 def _thresher(spec: Spec) -> Contender:
@@ -115,7 +146,10 @@ def _thresher(spec: Spec) -> Contender:
     from thresher.engine.steps import load_steps
 
     steps = load_steps(spec.steps) if spec.steps is not None else []
-    engine = Engine.from_model(*load_ours(spec.kind, spec.path), dtype=spec.dtype, steps=steps)
+    model, tokenizer = load_ours(spec.kind, spec.path)
+    engine = Engine.from_model(
+        model, tokenizer, device=spec.device, dtype=spec.dtype, mode=spec.mode or "auto", steps=steps
+    )
     packed = engine.packed
 
     def run(rows: Sequence[Row]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from thresher.errors import ConfigError
 from thresher.evaluation.alone import alone
-from thresher.evaluation.contenders import SORTED, Contender, Spec, build, load_ours
+from thresher.evaluation.contenders import COMPILED, EAGER, SORTED, UNPADDED, Contender, Spec, build, load_ours
 from thresher.evaluation.rivals import (
     NEEDS,
     Row,
@@ -19,15 +19,20 @@ from thresher.evaluation.rivals import (
 )
 from thresher.hardware import native_bf16_on_cpu
 
+HF = "hugging face"
 OURS = ("thresher dense", "thresher pruned")
-# name on the command line -> the rows' names and arithmetics
-ENGINES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "hf": (("hugging face", "hugging face" + SORTED), ("fp32", "bf16")),
-    "onnxruntime": (("onnxruntime", "onnxruntime" + SORTED), ("fp32", "int8")),
-    "openvino": (("openvino", "openvino" + SORTED), ("fp32", "bf16", "int8")),
-    "thresher": (OURS, ("fp32", "bf16", "int8", "int8-static")),
-}
-YARDSTICK = ("hugging face", "fp32")  # always takes part: ratios and agreement are against it
+YARDSTICK = (HF, "fp32")  # always takes part: ratios and agreement are against it
+HALVES = ("fp16", "bf16")  # what a GPU's rows other than the yardstick may compute in
+MODES = ("graph", "sync")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of one arithmetic that enter together, and of our GPU engine's mode where there is one."""
+
+    names: tuple[str, ...]
+    dtype: str
+    mode: str | None = None
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,15 @@ class Missing:
     engine: str
     dtype: str
     why: str
+    mode: str | None = None
 
 
 @dataclass(frozen=True)
 class Material:
-    """What contenders are made from: the run, the dense model, a folder for exports, texts to calibrate int8 with."""
+    """What contenders are made from: the run, the dense model, a folder for exports, texts to calibrate int8 with.
+
+    They are tried on the first batch of the timed `texts`. `half` is the arithmetic of the rows on a GPU.
+    """
 
     run: Path
     dense: Path
@@ -49,27 +58,48 @@ class Material:
     calibration: Sequence[Row]
     pad_id: int
     threads: int
+    texts: Sequence[Row]
+    batch_size: int
+    device: str = "cpu"
+    half: str = "fp16"
 
 
-def parse_engines(names: str | None) -> tuple[str, ...]:
+def groups(device: str = "cpu", half: str = "fp16") -> dict[str, list[Group]]:
+    """Name on the command line -> its rows."""
+    if device == "cpu":
+        return {
+            "hf": [Group((HF, HF + SORTED), dtype) for dtype in ("fp32", "bf16")],
+            "onnxruntime": [Group(("onnxruntime", "onnxruntime" + SORTED), dtype) for dtype in ("fp32", "int8")],
+            "openvino": [Group(("openvino", "openvino" + SORTED), dtype) for dtype in ("fp32", "bf16", "int8")],
+            "thresher": [Group(OURS, dtype) for dtype in ("fp32", "bf16", "int8", "int8-static")],
+        }
+    return {
+        "hf": [Group((HF,), "fp32"), Group((EAGER,), half), Group((HF, HF + SORTED), half)],
+        "compile": [Group((COMPILED,), half)],
+        "unpadded": [Group((UNPADDED,), half)],
+        "thresher": [Group(OURS, half, mode) for mode in MODES],
+    }
+
+
+def parse_engines(names: str | None, device: str = "cpu") -> tuple[str, ...]:
     """'thresher,openvino' -> their names; None means all."""
+    known = groups(device)
     if names is None:
-        return tuple(ENGINES)
+        return tuple(known)
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
-        if name not in ENGINES:
-            raise ConfigError(f"engine '{name}' is not one of: {', '.join(ENGINES)}; join several with commas")
-    return tuple(name for name in ENGINES if name in wanted)
+        if name not in known:
+            raise ConfigError(
+                f"engine '{name}' is not one of: {', '.join(known)}; join several with commas (device: {device})"
+            )
+    return tuple(name for name in known if name in wanted)
 
 
-def rows_of(engines: Sequence[str]) -> list[tuple[tuple[str, ...], str]]:
-    """(names, arithmetic) of all rows that should be in the table, the yardstick first."""
-    found: list[tuple[tuple[str, ...], str]] = []
-    for kind, (names, dtypes) in ENGINES.items():
-        if kind in engines:
-            found += [(names, dtype) for dtype in dtypes]
-        elif YARDSTICK[0] in names:
-            found.append((YARDSTICK[:1], YARDSTICK[1]))
+def rows_of(engines: Sequence[str], device: str = "cpu", half: str = "fp16") -> list[Group]:
+    """All rows that should be in the table, the yardstick first."""
+    found = [] if "hf" in engines else [Group(YARDSTICK[:1], YARDSTICK[1])]
+    for name, rows in groups(device, half).items():
+        found += rows if name in engines else []
     return found
 
 
@@ -79,41 +109,58 @@ def line_up(
     """Export, load and try every contender. `on_step` is called once for each of `rows_of`."""
     contenders: list[Contender] = []
     missing: list[Missing] = []
-    for names, dtype in rows_of(engines):
-        why = _cannot(names[0], dtype)
+    for group in rows_of(engines, material.device, material.half):
+        why = _cannot(group, material.device)
         if why is None:
             try:
-                contenders += _enter(names, dtype, material)
-            except Exception as error:  # converters and runtimes of others raise every kind
-                ours_cannot = names == OURS and isinstance(error, ConfigError)  # int8 on a processor without VNNI
-                if (names[0], dtype) not in NEEDS and not ours_cannot:
+                contenders += _enter(group, material)
+            except Exception as error:  # converters, compilers and runtimes of others raise every kind
+                name = group.names[0]
+                ours_cannot = group.names == OURS and isinstance(error, ConfigError)  # int8 on a CPU without VNNI
+                if (name, group.dtype) not in NEEDS and name not in (COMPILED, UNPADDED) and not ours_cannot:
                     raise
                 why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         if why is not None:
-            missing += [Missing(name, dtype, why) for name in names]
+            missing += [Missing(name, group.dtype, why, group.mode) for name in group.names]
         on_step()
     return contenders, missing
 
 
-def _cannot(engine: str, dtype: str) -> str | None:
-    if dtype == "bf16" and not native_bf16_on_cpu():
+def _cannot(group: Group, device: str) -> str | None:
+    if device != "cpu":
+        from thresher.engine.choose import gpu_problem
+
+        return (gpu_problem() or None) if group.names == OURS else None
+    if group.dtype == "bf16" and not native_bf16_on_cpu():
         return "the processor has no native bfloat16"
-    package = missing_package(engine, dtype) if (engine, dtype) in NEEDS else None
+    key = (group.names[0], group.dtype)
+    package = missing_package(*key) if key in NEEDS else None
     return f"{package} is not installed; pip install 'thresher[bench]'" if package else None
 
 
-def _enter(names: Sequence[str], dtype: str, material: Material) -> list[Contender]:
-    """Loaded contenders of these names; a sorted row shares the model of the one before it."""
+def _enter(group: Group, material: Material) -> list[Contender]:
+    """Loaded contenders of a group; a sorted row shares the model of the one before it."""
     found: list[Contender] = []
-    for name in names:
-        path = _path(name, dtype, material)
-        steps = _steps(name, path, material) if dtype == "int8-static" else None
-        spec = Spec(name, dtype, path, pad_id=material.pad_id, threads=material.threads, steps=steps)
+    for name in group.names:
+        path = _path(name, group.dtype, material)
+        spec = Spec(
+            name,
+            group.dtype,
+            path,
+            pad_id=material.pad_id,
+            threads=material.threads,
+            steps=_steps(name, path, material) if group.dtype == "int8-static" else None,
+            device=material.device,
+            mode=group.mode,
+            # Every shape is compiled: one width for whole batches, the rest and single texts, that of the longest.
+            width=max(len(row.input_ids) for row in material.texts) if name == COMPILED else 0,
+        )
         if name.endswith(SORTED):
             found.append(replace(found[-1], spec=spec))
         else:
             found.append(build(spec))
-            found[-1].run(material.calibration[:1])
+            for batch in (material.texts[: material.batch_size], material.texts[:1]):
+                found[-1].run(batch)
     return found
 
 

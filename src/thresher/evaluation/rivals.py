@@ -39,9 +39,10 @@ def missing_package(engine: str, dtype: str) -> str | None:
     return next((name for name in NEEDS[(engine, dtype)] if find_spec(name) is None), None)
 
 
-def padded(rows: Sequence[Row], pad_id: int) -> Arrays:
-    """Arrays of shape `(batch, length)`, padded on the right to the longest row; the same code for every padded row."""
-    shape = (len(rows), max(len(row.input_ids) for row in rows))
+def padded(rows: Sequence[Row], pad_id: int, *, width: int = 0) -> Arrays:
+    """Arrays of shape `(batch, length)`, padded on the right to the longest row, or further to `width`; the same code
+    for every padded row."""
+    shape = (len(rows), max(width, *(len(row.input_ids) for row in rows)))
     ids, mask, types = np.full(shape, pad_id, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for i, row in enumerate(rows):
         length = len(row.input_ids)

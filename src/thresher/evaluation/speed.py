@@ -1,7 +1,7 @@
 """Honest speed: the same texts in the same order through every contender, interleaved, against the strongest of them.
 
 A contender takes a batch of token sequences and returns logits. Tokenization is left out on all sides; padding and
-packing are timed.
+packing are timed, and on a GPU the copies there and back.
 """
 
 import statistics
@@ -14,9 +14,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from thresher.core.cost import EncoderShape, engine_relative_flops, relative_flops, tokens_seen
+from thresher.core.cost import (
+    EncoderShape,
+    dense_macs,
+    engine_macs,
+    engine_relative_flops,
+    flops,
+    relative_flops,
+    tokens_seen,
+)
 from thresher.engine.quantize import agreement
-from thresher.evaluation.contenders import Contender
+from thresher.evaluation.contenders import Contender, Result
+from thresher.evaluation.rivals import Row
 from thresher.tasks.encode import Encoded
 from thresher.tasks.task import Task
 
@@ -28,11 +37,15 @@ class Speed:
     """What was measured. Rates are medians over the rounds, latency is of single texts; None: does not apply.
 
     `relative_flops` is in the paper's accounting on true lengths; `engine_relative_flops` is what packed execution
-    computes over what it computes for the dense model. `peak_mib` is measured apart.
+    computes over what it computes for the dense model. `useful_tflops` are those of the real tokens, per second, in the
+    same accounting. `ms_p50` is of whole batches. `peak_mib` is measured apart.
     """
 
     engine: str
+    mode: str | None
     dtype: str
+    batch: int
+    ms_p50: float
     texts_per_s: float
     texts_per_s_low: float
     texts_per_s_high: float
@@ -42,17 +55,19 @@ class Speed:
     agreement: float
     relative_flops: float
     engine_relative_flops: float | None
+    useful_tflops: float
+    attention: str | None = None
     peak_mib: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "sequences_per_s": self.texts_per_s}  # its name in the records of benchmarks/gpu
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """One pass over all rows; results are in row order."""
+    """One pass over all rows. seconds: of each batch; results are in row order."""
 
-    seconds: float
+    seconds: list[float]
     logits: NDArray[np.float32]
     kept: NDArray[np.int64] | None
 
@@ -73,7 +88,7 @@ def race(
     The first contender's predictions are what agreement is measured against. Without a task, rows have no labels and
     there is no quality.
     """
-    times: list[list[float]] = [[] for _ in contenders]
+    times: list[list[list[float]]] = [[] for _ in contenders]  # of each contender's rounds: of each batch
     found: list[_Pass] = []
     for turn in range(rounds + 1):
         found = []
@@ -86,12 +101,16 @@ def race(
     labels = np.array([row.label for row in rows])
     results = []
     for i, contender in enumerate(contenders):
-        rates = [len(rows) / seconds for seconds in times[i]]
-        paper, packed = _costs(contender, found[i].kept, rows, shape)
+        rates = [len(rows) / sum(seconds) for seconds in times[i]]
+        whole = len(rows) // batch_size or 1  # batches before the last, which may be smaller
+        cost = _cost(contender, found[i].kept, rows, shape)
         results.append(
             Speed(
                 engine=contender.spec.engine,
+                mode=contender.spec.mode,
                 dtype=contender.spec.dtype,
+                batch=batch_size,
+                ms_p50=1000 * statistics.median(second for seconds in times[i] for second in seconds[:whole]),
                 texts_per_s=statistics.median(rates),
                 texts_per_s_low=min(rates),
                 texts_per_s_high=max(rates),
@@ -99,29 +118,43 @@ def race(
                 latency_ms_p95=float(np.quantile(latencies[i], 0.95)),
                 quality=None if task is None else task.score(found[i].logits, labels)["score"],
                 agreement=agreement(found[i].logits, found[0].logits),
-                relative_flops=paper,
-                engine_relative_flops=packed,
+                relative_flops=cost.paper,
+                engine_relative_flops=cost.packed,
+                useful_tflops=cost.flops_per_text * statistics.median(rates) / 1e12,
+                attention=contender.attention,
             )
         )
     return results
 
 
-def _one_pass(contender: Contender, rows: Sequence[Encoded], batch_size: int) -> _Pass:
-    batches = contender.spec.batches(rows, batch_size)
+def _timed(contender: Contender, rows: Sequence[Row]) -> tuple[float, Result]:
+    """Seconds of one call, from tokens on the host to logits on the host, with nothing left for the GPU to do."""
+    wait = torch.cuda.synchronize if contender.spec.device != "cpu" else _nothing
+    wait()
     began = time.perf_counter()
-    parts = [contender.run(batch) for batch in batches]
-    seconds = time.perf_counter() - began
+    found = contender.run(rows)
+    wait()
+    return time.perf_counter() - began, found
+
+
+def _nothing() -> None:
+    """The CPU has done its work when a call returns."""
+
+
+def _one_pass(contender: Contender, rows: Sequence[Encoded], batch_size: int) -> _Pass:
+    timed = [_timed(contender, batch) for batch in contender.spec.batches(rows, batch_size)]
+    parts = [found for _, found in timed]
     back = np.argsort(contender.spec.order(rows))
     logits = np.concatenate([logits for logits, _ in parts])[back]
     kept = [kept for _, kept in parts if kept is not None]
-    return _Pass(seconds, logits, np.concatenate(kept)[back] if kept else None)
+    return _Pass([seconds for seconds, _ in timed], logits, np.concatenate(kept)[back] if kept else None)
 
 
 def _latencies(contenders: Sequence[Contender], rows: Sequence[Encoded], count: int) -> list[list[float]]:
     """Milliseconds of single texts, evenly spread over the rows, in blocks of ten per contender.
 
-    A block runs once untimed: the threads of the contender before may still spin, and OpenVINO compiles for every
-    length it has not met.
+    A block runs once untimed: the threads of the contender before may still spin, OpenVINO compiles for every length it
+    has not met, and CUDA graphs are captured.
     """
     texts = [rows[len(rows) * number // count] for number in range(count)]
     found: list[list[float]] = [[] for _ in contenders]
@@ -131,21 +164,31 @@ def _latencies(contenders: Sequence[Contender], rows: Sequence[Encoded], count: 
             for row in block:
                 contender.run([row])
             for row in block:
-                began = time.perf_counter()
-                contender.run([row])
-                found[i].append(1000 * (time.perf_counter() - began))
+                found[i].append(1000 * _timed(contender, [row])[0])
     return found
 
 
-def _costs(
-    contender: Contender, kept: NDArray[np.int64] | None, rows: Sequence[Encoded], shape: EncoderShape
-) -> tuple[float, float | None]:
-    """Relative FLOPs in the paper's accounting, and in the engine's where it is ours; rivals are dense."""
+@dataclass(frozen=True)
+class _Cost:
+    """Relative FLOPs in the paper's accounting, and in the engine's where it is ours; what is computed for a text."""
+
+    paper: float
+    packed: float | None
+    flops_per_text: float
+
+
+def _cost(contender: Contender, kept: NDArray[np.int64] | None, rows: Sequence[Encoded], shape: EncoderShape) -> _Cost:
+    """Rivals are dense."""
+    lengths = torch.tensor([len(row.input_ids) for row in rows])
     if kept is None:
-        return 1.0, None
-    lengths, counts = torch.tensor([len(row.input_ids) for row in rows]), torch.from_numpy(kept).clone()
+        return _Cost(1.0, None, float(flops(dense_macs(shape, lengths)).double().mean()))
+    counts = torch.from_numpy(kept).clone()
     if not contender.counts_last:
         # The engine computes one token of the last layer, whatever its threshold; the paper's FFN is then counted for
         # every token the layer sees, never for fewer than a threshold would keep.
         counts[:, -1] = tokens_seen(lengths, counts)[:, -1]
-    return float(relative_flops(shape, lengths, counts)), engine_relative_flops(shape, lengths, counts)
+    return _Cost(
+        float(relative_flops(shape, lengths, counts)),
+        engine_relative_flops(shape, lengths, counts),
+        float(flops(engine_macs(shape, lengths, counts)).double().mean()),
+    )

@@ -29,7 +29,7 @@ def add_ratios_(rows: Table) -> None:
 
 @dataclass(frozen=True)
 class Against:
-    """Pruned, in its fastest arithmetic, against the best int8 rival; quality_difference is pruned minus rival."""
+    """Pruned, in its fastest arithmetic, against a rival; quality_difference is pruned minus rival."""
 
     engine: str
     speedup: float
@@ -38,7 +38,11 @@ class Against:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Pruned against dense in the arithmetic in which pruned is fastest. The shares are of what FLOPs promise."""
+    """Pruned against dense in the arithmetic in which pruned is fastest, each in its fastest mode.
+
+    The shares are of what FLOPs promise. On a CPU, where deployments are int8, pruned is set against the best int8
+    rivals; on a GPU against the best of all, `best_rival`.
+    """
 
     dtype: str
     speedup: float
@@ -49,30 +53,38 @@ class Verdict:
     pays: bool
     int8_unsorted: Against | None
     int8_sorted: Against | None
+    mode: str | None = None
+    dense_mode: str | None = None
+    best_rival: Against | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def text(self) -> str:
+        modes = f" ({self.mode} against {self.dense_mode})" if self.mode else ""
         lines = [
-            f"pruned is {self.speedup:.2f}x as fast as dense in {self.dtype}: {100 * self.share:.0f}% of the "
+            f"pruned is {self.speedup:.2f}x as fast as dense in {self.dtype}{modes}: {100 * self.share:.0f}% of the "
             f"{self.flops_ratio:.2f}x fewer FLOPs in the engine "
             f"({100 * self.paper_share:.0f}% of {self.paper_flops_ratio:.2f}x in the paper's count)"
         ]
         if not self.pays:
             loss = "no faster" if self.speedup >= 1 / PAYS else f"{100 * (1 - self.speedup):.0f}% slower"
             lines.append(f"pruning does not pay here: {loss} than dense; use the dense engine for texts like these")
+        if self.best_rival is not None:
+            lines.append(self._over(self.best_rival, f"the best rival, {self.best_rival.engine}"))
+            return "\n".join(lines)
         for order, found in (("unsorted", self.int8_unsorted), ("sorted", self.int8_sorted)):
             if found is None:
                 lines.append(f"no int8 rival was measured on {order} texts")
             else:
-                difference = found.quality_difference
-                quality = "" if difference is None else f", at {100 * difference:+.2f} points of quality"
-                lines.append(
-                    f"pruned {self.dtype} is {found.speedup:.2f}x as fast as the best int8 rival on {order} texts, "
-                    f"{found.engine}{quality}"
-                )
+                engine = found.engine.removesuffix(SORTED)
+                lines.append(self._over(found, f"the best int8 rival on {order} texts, {engine}"))
         return "\n".join(lines)
+
+    def _over(self, found: Against, rival: str) -> str:
+        difference = found.quality_difference
+        quality = "" if difference is None else f", at {100 * difference:+.2f} points of quality"
+        return f"pruned {self.dtype} is {found.speedup:.2f}x as fast as {rival}{quality}"
 
 
 def judge(rows: Table) -> Verdict | None:
@@ -81,7 +93,8 @@ def judge(rows: Table) -> Verdict | None:
     if pruned is None:
         return None
     dtype = pruned["dtype"]
-    dense = next(row for row in rows if row["engine"] == "thresher dense" and row["dtype"] == dtype)
+    dense = fastest(row for row in rows if row["engine"] == "thresher dense" and row["dtype"] == dtype)
+    assert dense is not None  # it enters together with the pruned row
     speedup = pruned["texts_per_s"] / dense["texts_per_s"]
     ratio, paper = 1 / pruned["engine_relative_flops"], 1 / pruned["relative_flops"]
     int8 = [row for row in rows if is_rival(row) and row["dtype"] == "int8"]
@@ -95,6 +108,9 @@ def judge(rows: Table) -> Verdict | None:
         pays=speedup > PAYS,
         int8_unsorted=_against(pruned, [row for row in int8 if not row["engine"].endswith(SORTED)]),
         int8_sorted=_against(pruned, [row for row in int8 if row["engine"].endswith(SORTED)]),
+        mode=pruned["mode"],
+        dense_mode=dense["mode"],
+        best_rival=_against(pruned, list(filter(is_rival, rows))) if pruned["mode"] else None,
     )
 
 
@@ -104,4 +120,4 @@ def _against(pruned: dict[str, Any], rivals: Table) -> Against | None:
         return None
     speedup = pruned["texts_per_s"] / rival["texts_per_s"]
     difference = None if pruned["quality"] is None else pruned["quality"] - rival["quality"]
-    return Against(rival["engine"].removesuffix(SORTED), speedup, difference)
+    return Against(rival["engine"], speedup, difference)

@@ -26,15 +26,15 @@ TILE = {"ROWS": 64, "COLUMNS": 128, "DEPTH": 64, "GROUP": 8}
 UNBIASED = {"bias": None, "positions": None}
 
 KERNELS: list[tuple[Any, dict[str, Any]]] = [
-    (attention._whole_runs, {**HEADS, **UNBIASED, "LONGER_THAN": 0, "WIDEST": 128}),
-    (attention._whole_runs, {**HEADS, "received": None, "LONGER_THAN": 0, "WIDEST": 64}),
+    (attention._whole_runs, {**HEADS, **UNBIASED, "LONGER_THAN": 0, "WIDEST": 128, "QUERIES": 64, "DEFER": False}),
+    (attention._whole_runs, {**HEADS, "received": None, "LONGER_THAN": 0, "WIDEST": 64, "QUERIES": 64, "DEFER": False}),
     (attention._long_runs, {**HEADS, **LONG}),
     (attention._received_in_long_runs, {**HEADS, **LONG}),
     (first._first_tokens, {**HEADS, "KEYS": 128}),
     (prune._decide, {"HEADS": 12, "PAPER": True, "BLOCK": 1024}),
     (prune._compact, {"BLOCK": 1024, "COUNTS": 1024}),
-    (linear._linear.fn, {**TILE, "INPUTS": 768, "OUTPUTS": 3072, "PARTS": 1, "ACTIVATION": "gelu"}),
-    (linear._linear.fn, {**TILE, "INPUTS": 312, "OUTPUTS": 100, "PARTS": 3, "ACTIVATION": "gelu_tanh", "rows": None}),
+    (linear._linear, {**TILE, "INPUTS": 768, "OUTPUTS": 3072, "PARTS": 1, "ACTIVATION": "gelu"}),
+    (linear._linear, {**TILE, "INPUTS": 312, "OUTPUTS": 100, "PARTS": 3, "ACTIVATION": "gelu_tanh", "rows": None}),
     (norm._add_norm, {**ROW, "PARTS": 3}),
     (embeddings._embed, ROW),
 ]
@@ -43,6 +43,12 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
 def compile_for(capability: int, kernel: Any, constants: dict[str, Any], *, half: str) -> None:
     biased = "bias_row" in kernel.arg_names
     types = {**TYPE_OF, "bias": "*fp32"} if biased else TYPE_OF
+    constants = {**constants, "EARLY": capability >= 90}
+    if kernel is linear._linear:  # tiles, but for rows that are gathered
+        rows, columns, depth = (constants[name] for name in ("ROWS", "COLUMNS", "DEPTH"))
+        types = {**types, "weight": f"tensordesc<{half[1:]}[{columns},{depth}]>"}
+        if "rows" in constants:
+            types["values"] = f"tensordesc<{half[1:]}[{rows},{depth}]>"
     signature = {name: "constexpr" if name in constants else types.get(name, half) for name in kernel.arg_names}
     signature.update({name: "constexpr" for name in kernel.arg_names if name.isupper()})
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}

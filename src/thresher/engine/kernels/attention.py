@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 
 from thresher.core.scores import at_least_float32
-from thresher.engine.kernels.toolchain import blocks, dot, jit, power_of_two, require_contiguous, tl, with_capacity
+from thresher.engine.kernels.toolchain import (
+    begin,
+    blocks,
+    dot,
+    jit,
+    launching,
+    power_of_two,
+    require_contiguous,
+    tl,
+    with_capacity,
+)
 
 WHOLE = 128  # tokens of the longest run whose keys fit in one tile
 MANY_PROGRAMS = 1024  # runs times heads from which the GPU is full
@@ -56,17 +66,31 @@ def attention(
         "WIDTH": width // heads,
         "TILE_WIDTH": power_of_two(width // heads, least=16),
     }
-    for longer_than, widest in _rungs(max_length, programs=programs):
-        rung = {"LONGER_THAN": longer_than, "WIDEST": widest, **WHOLE_TILES}
-        _whole_runs[(programs,)](context=context, received=received, **shared, **rung)
+    for longer_than, widest, queries, defer, options in RUNGS(max_length, programs):
+        _whole_runs[(programs,)](
+            context=context,
+            received=received,
+            **shared,
+            LONGER_THAN=longer_than,
+            WIDEST=widest,
+            QUERIES=queries,
+            DEFER=defer,
+            **launching(qkv, **options),
+        )
     if max_length > WHOLE:
         log_sum_exp = qkv.new_empty(heads, len(qkv), dtype=torch.float32) if scored else None
         grid = (programs, blocks(max_length, LONG_TILES["QUERIES"]))
-        _long_runs[grid](context=context, log_sum_exp=log_sum_exp, **shared, SHORT=WHOLE, **LONG_TILES)
+        _long_runs[grid](
+            context=context, log_sum_exp=log_sum_exp, **shared, SHORT=WHOLE, **launching(qkv, **LONG_TILES)
+        )
         if received is not None:
             grid = (programs, blocks(max_length, RECEIVED_TILES["KEYS"]))
             _received_in_long_runs[grid](
-                received=received, log_sum_exp=log_sum_exp, **shared, SHORT=WHOLE, **RECEIVED_TILES
+                received=received,
+                log_sum_exp=log_sum_exp,
+                **shared,
+                SHORT=WHOLE,
+                **launching(qkv, **RECEIVED_TILES),
             )
     return context, received
 
@@ -98,14 +122,11 @@ def attention_reference(
     return with_capacity(torch.cat(contexts), len(qkv)), columns
 
 
-def _rungs(max_length: int, *, programs: int) -> list[tuple[int, int]]:
-    """The launches for runs that fit in one tile: (longer than, up to) so many tokens.
-
-    A launch has the registers of its widest tile (on sm_90, 177 a thread for 128 keys and 86 for 64), so with programs
-    enough to fill the GPU short runs get a launch of their own, where twice as many fit on a processor.
-    """
+def RUNGS(max_length: int, programs: int):
     widest = min(WHOLE, power_of_two(max_length, least=32))
-    return [(0, 64), (64, widest)] if widest > 64 and programs >= MANY_PROGRAMS else [(0, widest)]
+    if widest > 64 and programs >= MANY_PROGRAMS:
+        return [(0, 64, 64, False, WHOLE_TILES), (64, widest, 64, False, WHOLE_TILES)]
+    return [(0, widest, 64, False, WHOLE_TILES)]
 
 
 def bias_arguments(distance_bias: Tensor | None, positions: Tensor | None) -> dict[str, object]:
@@ -159,6 +180,7 @@ def _whole_run(
     TILE_WIDTH: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
+    DEFER: tl.constexpr,
 ):
     key_offsets = tl.arange(0, KEYS)
     key_rows = start + key_offsets
@@ -166,7 +188,9 @@ def _whole_run(
     key = tile(keys, key_rows, key_live, ROW, WIDTH, TILE_WIDTH)
     value = tile(values, key_rows, key_live, ROW, WIDTH, TILE_WIDTH)
     columns = tl.zeros((KEYS,), tl.float32)
-    for first in range(0, KEYS, QUERIES):
+    if DEFER:
+        partial = tl.zeros((QUERIES, KEYS), tl.float32)
+    for first in range(0, length, QUERIES):
         offsets = first + tl.arange(0, QUERIES)
         rows = start + offsets
         live = offsets < length
@@ -175,10 +199,15 @@ def _whole_run(
         weights = tl.exp2(logits - tl.max(logits, 1)[:, None])
         normaliser = 1.0 / tl.sum(weights, 1)
         if received is not None:
-            columns += tl.sum(weights * tl.where(live, normaliser, 0.0)[:, None], 0)
+            if DEFER:
+                partial += weights * tl.where(live, normaliser, 0.0)[:, None]
+            else:
+                columns += tl.sum(weights * tl.where(live, normaliser, 0.0)[:, None], 0)
         attended = dot(weights.to(value.dtype), value, tl.zeros((QUERIES, TILE_WIDTH), tl.float32))
         _store_context(context, rows, live, attended * normaliser[:, None], ROW // 3, WIDTH, TILE_WIDTH)
     if received is not None:
+        if DEFER:
+            columns = tl.sum(partial, 0)
         tl.store(received + key_rows, columns, mask=key_live)
 
 
@@ -207,8 +236,12 @@ def _whole_runs(
     TILE_WIDTH: tl.constexpr,
     LONGER_THAN: tl.constexpr,
     WIDEST: tl.constexpr,
+    QUERIES: tl.constexpr,
+    DEFER: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One program per run and head; the tile fits the run, because most runs are far shorter than the longest."""
+    begin(EARLY)
     sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     start = tl.load(cu_seqlens + sequence)
     length = tl.load(cu_seqlens + sequence + 1) - start
@@ -223,17 +256,11 @@ def _whole_runs(
         received += head * capacity
     if bias is not None:
         bias += head * bias_head
-    if length <= 32:
-        if LONGER_THAN < 32:
-            _whole_run(context, received, queries, keys, values, start, length, scale, bias, bias_row, positions,
-                       ROW, WIDTH, TILE_WIDTH, 32, 32)  # fmt: skip
-    elif length <= 64:
-        if (LONGER_THAN < 64) & (WIDEST >= 64):
-            _whole_run(context, received, queries, keys, values, start, length, scale, bias, bias_row, positions,
-                       ROW, WIDTH, TILE_WIDTH, 64, 64)  # fmt: skip
-    elif WIDEST >= 128:
-        _whole_run(context, received, queries, keys, values, start, length, scale, bias, bias_row, positions,
-                   ROW, WIDTH, TILE_WIDTH, 64, 128)  # fmt: skip
+    for power in tl.static_range(5, 10):  # the tightest of 32 to 512 keys
+        if (2**power > LONGER_THAN) & (2**power <= WIDEST):
+            if (length <= 2**power) & ((length > 2**power // 2) | (power == 5)):
+                _whole_run(context, received, queries, keys, values, start, length, scale, bias, bias_row, positions,
+                           ROW, WIDTH, TILE_WIDTH, min(2**power, QUERIES), 2**power, DEFER)  # fmt: skip
 
 
 @jit
@@ -254,8 +281,10 @@ def _long_runs(
     SHORT: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One program per run, head and block of queries."""
+    begin(EARLY)
     sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     start = tl.load(cu_seqlens + sequence)
     length = tl.load(cu_seqlens + sequence + 1) - start
@@ -311,8 +340,10 @@ def _received_in_long_runs(
     SHORT: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One program per run, head and block of keys: adds up their columns, queries in order."""
+    begin(EARLY)
     sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     start = tl.load(cu_seqlens + sequence)
     length = tl.load(cu_seqlens + sequence + 1) - start

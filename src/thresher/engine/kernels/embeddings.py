@@ -6,8 +6,10 @@ from torch import Tensor
 
 from thresher.engine.kernels.norm import normalised
 from thresher.engine.kernels.toolchain import (
+    begin,
     blocks,
     jit,
+    launching,
     live,
     live_rows,
     power_of_two,
@@ -57,7 +59,7 @@ def embed(
         WIDTH=width,
         TILE_WIDTH=tile_width,
         ROWS=tile_rows,
-        num_warps=4,
+        **launching(word, num_warps=4),
     )
     return result
 
@@ -99,7 +101,9 @@ def _embed(
     WIDTH: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    begin(EARLY)
     first = tl.program_id(0) * ROWS
     end = live_rows(count, capacity)
     if first >= end:

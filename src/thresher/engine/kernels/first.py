@@ -8,7 +8,7 @@ from torch import Tensor
 
 from thresher.core.scores import at_least_float32
 from thresher.engine.kernels.attention import bias_arguments
-from thresher.engine.kernels.toolchain import jit, power_of_two, require_contiguous, tl
+from thresher.engine.kernels.toolchain import begin, jit, launching, power_of_two, require_contiguous, tl
 
 LOG2_E = tl.constexpr(math.log2(math.e))
 
@@ -42,7 +42,7 @@ def attend_first(
         WIDTH=width // heads,
         TILE_WIDTH=power_of_two(width // heads),
         KEYS=min(128, power_of_two(max_length, least=16)),
-        num_warps=4,
+        **launching(query, num_warps=4),
     )
     return context
 
@@ -88,8 +88,10 @@ def _first_tokens(
     WIDTH: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
     KEYS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One program per run and head. One query has no work for tensor cores: plain products, bound by the loads."""
+    begin(EARLY)
     sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     start = tl.load(cu_seqlens + sequence)
     end = tl.load(cu_seqlens + sequence + 1)

@@ -1,12 +1,12 @@
-"""Matrix products whose number of rows is on the device, with gather, bias, activation and residual on the way.
+"""Matrix products whose number of rows is on the device, with gather, bias and activation on the way.
 
-Programs are numbered over the live tiles only, so that those past them, which leave at once, are the last to start:
-numbered over the capacity, they would lie between the others and leave processors idle.
+A fixed number of programs share out the live tiles, so that rows that are not there cost nothing, and the loads of a
+tile overlap with the stores of the one before. Tiles are read through descriptors (on sm_90 by the copy engine; Triton
+turns them into plain loads elsewhere), gathered rows through pointers.
 """
 # mypy: disable-error-code="no-untyped-def"
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,37 +14,43 @@ from torch import Tensor
 
 from thresher.core.scores import at_least_float32
 from thresher.engine.kernels.toolchain import (
-    RUNS_INTERPRETED,
-    autotuned,
+    begin,
     blocks,
+    descriptor,
     dot,
     jit,
+    launching,
     live,
     live_rows,
-    power_of_two,
+    processors,
     require_contiguous,
     tl,
-    triton,
     with_capacity,
 )
 
 ACTIVATIONS = ("none", "gelu", "gelu_tanh")
+ALIGNED = 16  # bytes: what a row of a descriptor must be a multiple of
 
-# Rows, columns and depth of a tile, warps, stages of the pipeline.
+
+class Tile(NamedTuple):
+    """Rows, columns and depth of a tile, warps, stages of the pipeline, and programs to a processor."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    programs: int
+
+
 TILES = (
-    (128, 256, 64, 8, 3),
-    (128, 256, 64, 8, 4),
-    (256, 128, 64, 8, 3),
-    (128, 128, 64, 8, 3),
-    (128, 128, 64, 4, 4),
-    (64, 256, 64, 4, 4),
-    (64, 128, 64, 4, 4),
-    (64, 64, 64, 4, 5),
-    (64, 32, 128, 4, 4),
-    (32, 64, 128, 4, 4),
-    (16, 64, 128, 4, 5),
-    (16, 32, 256, 2, 4),
+    Tile(128, 256, 64, 8, 4, 1),
+    Tile(128, 128, 64, 4, 4, 2),
+    Tile(64, 128, 64, 4, 4, 2),
+    Tile(64, 64, 128, 4, 4, 2),
+    Tile(64, 32, 128, 4, 4, 2),
 )
+PLAIN_TILE = Tile(32, 64, 32, 4, 2, 2)  # float32, which has no tensor cores to feed
 
 
 def linear(
@@ -53,24 +59,30 @@ def linear(
     bias: Tensor | None = None,
     *,
     activation: str = "none",
-    residual: Tensor | None = None,
     rows: Tensor | None = None,
     count: Tensor | None = None,
+    tile: Tile | None = None,
 ) -> Tensor:
-    """activation(values[rows] @ weight.T + bias) + residual[rows]: (capacity, outputs), in the dtype of the values.
+    """activation(values[rows] @ weight.T + bias): (capacity, outputs), in the dtype of the values.
 
-    values: (any, inputs), contiguous rows; weight: (outputs, inputs); bias: (outputs,); residual: (any, outputs);
-    rows: (capacity,) int32, or None: all in order; count: (1,) int32 live rows, or None: all. Sums are float32.
+    values: (any, inputs), contiguous rows; weight: (outputs, inputs); bias: (outputs,); rows: (capacity,) int32, or
+    None: all in order; count: (1,) int32 live rows, or None: all. Sums are float32.
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation {activation!r} is not one of {', '.join(ACTIVATIONS)}")
     result = values.new_empty(len(values) if rows is None else len(rows), len(weight))
-    _launch(result, values, weight, bias, residual, rows, count, activation=activation, parts=1)
+    _launch(result, values, weight, bias, rows, count, activation=activation, parts=1, tile=tile)
     return result
 
 
 def linear_in_parts(
-    values: Tensor, weight: Tensor, *, parts: int, rows: Tensor | None = None, count: Tensor | None = None
+    values: Tensor,
+    weight: Tensor,
+    *,
+    parts: int,
+    rows: Tensor | None = None,
+    count: Tensor | None = None,
+    tile: Tile | None = None,
 ) -> Tensor:
     """Sums over parts of the inputs, (parts, capacity, outputs) float32; all together they are values[rows] @ weight.T.
 
@@ -79,7 +91,7 @@ def linear_in_parts(
     """
     capacity = len(values) if rows is None else len(rows)
     result = values.new_empty(parts, capacity, len(weight), dtype=torch.float32)
-    _launch(result, values, weight, None, None, rows, count, activation="none", parts=parts)
+    _launch(result, values, weight, None, rows, count, activation="none", parts=parts, tile=tile)
     return result
 
 
@@ -89,7 +101,6 @@ def linear_reference(
     bias: Tensor | None = None,
     *,
     activation: str = "none",
-    residual: Tensor | None = None,
     rows: Tensor | None = None,
     count: Tensor | None = None,
 ) -> Tensor:
@@ -99,8 +110,6 @@ def linear_reference(
     result = F.linear(chosen, weight, bias)
     if activation != "none":
         result = F.gelu(result, approximate="tanh" if activation == "gelu_tanh" else "none")
-    if residual is not None:
-        result = result + (live(residual, count) if rows is None else residual[live(rows, count)])
     return with_capacity(result, capacity)
 
 
@@ -118,74 +127,76 @@ def _launch(
     values: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    residual: Tensor | None,
     rows: Tensor | None,
     count: Tensor | None,
     *,
     activation: str,
     parts: int,
+    tile: Tile | None,
 ) -> None:
     capacity = result.shape[-2]
     outputs, inputs = weight.shape
     if values.shape[1] != inputs:
         raise ValueError(f"values of width {values.shape[1]} do not fit a matrix of {inputs} inputs")
-    require_contiguous(values=values, weight=weight, residual=residual)
+    if inputs * weight.element_size() % ALIGNED:
+        raise ValueError(f"a matrix of {inputs} inputs has rows that are not a multiple of {ALIGNED} bytes")
+    require_contiguous(values=values, weight=weight)
+    tile = tile or tile_for(capacity, weight, parts=parts)
+    programs = processors(values.device) * tile.programs
+    _linear[(min(programs, parts * blocks(capacity, tile.rows) * blocks(outputs, tile.columns)),)](
+        result,
+        values if rows is not None else descriptor(values, (tile.rows, tile.depth)),
+        descriptor(weight, (tile.columns, tile.depth)),
+        bias,
+        rows,
+        count,
+        capacity,
+        INPUTS=inputs,
+        OUTPUTS=outputs,
+        PARTS=parts,
+        ACTIVATION=activation,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        DEPTH=tile.depth,
+        GROUP=8,
+        **launching(values, num_warps=tile.warps, num_stages=tile.stages),
+    )
 
-    def grid(tile: dict[str, Any]) -> tuple[int, int]:
-        return (blocks(capacity, tile["ROWS"]) * blocks(outputs, tile["COLUMNS"]), parts)
 
-    bucket = power_of_two(capacity, least=16)
-    shape = {"INPUTS": inputs, "OUTPUTS": outputs, "PARTS": parts, "ACTIVATION": activation}
-    _linear[grid](result, values, weight, bias, residual, rows, count, capacity, bucket, **shape)
-
-
-def configurations(tiles: Sequence[tuple[int, int, int, int, int]]) -> list[Any]:
-    """Triton's form of the tiles."""
-    return [
-        triton.Config(
-            {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "GROUP": 8}, num_warps=warps, num_stages=stages
-        )
-        for rows, columns, depth, warps, stages in tiles
-    ]
+def tile_for(rows: int, weight: Tensor, *, parts: int = 1) -> Tile:
+    """The tile for a product of so many rows."""
+    if weight.dtype == torch.float32:
+        return PLAIN_TILE
+    outputs = len(weight)
+    return TILES[0] if rows * outputs >= 1 << 21 else TILES[3]
 
 
-def _plausible(choices: list[Any], arguments: dict[str, Any], **named: Any) -> list[Any]:
-    """Leave out what cannot win, as each costs a compilation: tiles far from the number of rows, and in float32, which
-    has no tensor cores to feed, big ones.
+@jit
+def gelu(values, EXACT: tl.constexpr):
+    """x times the normal distribution function; unless exact, as x times the sigmoid of a fitted odd polynomial, never
+    3.1e-6 away and half the cost: the error function takes longer than storing the result.
     """
-    bucket = arguments["bucket"]
-    fewest, most = min(64, bucket // 128), max(64, bucket // 4)
-    area = 64 * 64 if arguments["values"].dtype == torch.float32 else 256 * 256
-    return [
-        each
-        for each in choices
-        if fewest <= each.kwargs["ROWS"] <= most and each.kwargs["ROWS"] * each.kwargs["COLUMNS"] <= area
-    ]
+    if EXACT:
+        scaled = 0.5 * values * (1.0 + tl.erf(values * 0.7071067811865476))
+    else:
+        square = values * values
+        slope = 2.22544163e-06 * square - 6.09373202e-05
+        slope = slope * square - 2.50938841e-04
+        slope = slope * square + 7.29398440e-02
+        slope = slope * square + 1.59565515
+        scaled = values * tl.sigmoid(values * slope)
+    return scaled
 
 
-def _measured(call: Any, quantiles: Any) -> Any:
-    """Times of a launch. Triton's own 125 ms a tile add up to minutes over all shapes of a model."""
-    return triton.testing.do_bench(call, warmup=4, rep=20, quantiles=quantiles)
-
-
-@autotuned(
-    configs=configurations(TILES if not RUNS_INTERPRETED else [(32, 32, 32, 4, 1)]),  # it has nothing to measure
-    key=["bucket", "INPUTS", "OUTPUTS", "PARTS"],
-    prune_configs_by={"early_config_prune": _plausible},
-    cache_results=True,  # one choice for a machine, so that its results do not change from one process to the next
-    do_bench=_measured,
-)
 @jit
 def _linear(
     result,  # (PARTS, capacity, OUTPUTS)
-    values,  # (any, INPUTS)
-    weight,  # (OUTPUTS, INPUTS)
+    values,  # (any, INPUTS): tiles of (ROWS, DEPTH), or where rows are given a pointer
+    weight,  # (OUTPUTS, INPUTS): tiles of (COLUMNS, DEPTH)
     bias,  # (OUTPUTS,), or None
-    residual,  # (any, OUTPUTS), or None
     rows,  # (capacity,) int32, or None
     count,  # (1,) int32, or None
     capacity,
-    bucket,  # only a key of the choice of tiles
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -194,51 +205,47 @@ def _linear(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     GROUP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    column_blocks: tl.constexpr = (OUTPUTS + COLUMNS - 1) // COLUMNS
+    part_depth: tl.constexpr = (INPUTS + PARTS * DEPTH - 1) // (PARTS * DEPTH) * DEPTH
+    begin(EARLY)
     end = live_rows(count, capacity)
     row_blocks = tl.cdiv(end, ROWS)
-    column_blocks: tl.constexpr = (OUTPUTS + COLUMNS - 1) // COLUMNS
-    program = tl.program_id(0)
-    if program >= row_blocks * column_blocks:
-        return
-    # Neighbouring programs take a few rows of blocks together, column by column: both operands stay in the L2 cache.
-    first_block = program // (GROUP * column_blocks) * GROUP
-    group = tl.minimum(row_blocks - first_block, GROUP)
-    within = program % (GROUP * column_blocks)
-    new = (first_block + within % group) * ROWS + tl.arange(0, ROWS)
-    column = within // group * COLUMNS + tl.arange(0, COLUMNS)
-    here = new < end
-    old = tl.where(here, new, 0)
-    if rows is not None:
-        old = tl.load(rows + new, mask=here, other=0)
-    old = old.to(tl.int64)
+    for program in tl.range(
+        tl.program_id(0), row_blocks * column_blocks * PARTS, tl.num_programs(0), flatten=True
+    ):
+        part = program % PARTS
+        place = program // PARTS
+        # Neighbours take a few rows of blocks together, column by column: both operands stay in the L2 cache.
+        first_block = place // (GROUP * column_blocks) * GROUP
+        group = tl.minimum(row_blocks - first_block, GROUP)
+        within = place % (GROUP * column_blocks)
+        first = (first_block + within % group) * ROWS
+        first_column = within // group * COLUMNS
+        row = first + tl.arange(0, ROWS)
+        if rows is not None:
+            old = tl.load(rows + row, mask=row < end, other=0).to(tl.int64)
+            depth = tl.arange(0, DEPTH)
+            left = values + old[:, None] * INPUTS + depth[None, :]
+        sums = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for step in range(0, part_depth, DEPTH):
+            at = part * part_depth + step
+            if rows is None:
+                tile = values.load([first, at])
+            elif INPUTS % (PARTS * DEPTH) == 0:
+                tile = tl.load(left + at)
+            else:
+                tile = tl.load(left + at, mask=(depth < INPUTS - at)[None, :], other=0.0)
+            sums = dot(tile, weight.load([first_column, at]).T, sums)
 
-    # Rows and columns that are not there repeat others, and are not stored: the loop needs no mask for them.
-    part_depth: tl.constexpr = (INPUTS + PARTS * DEPTH - 1) // (PARTS * DEPTH) * DEPTH
-    begin = tl.program_id(1) * part_depth
-    depth = tl.arange(0, DEPTH)
-    left = values + old[:, None] * INPUTS + (begin + depth)[None, :]
-    right = weight + (column % OUTPUTS)[:, None] * INPUTS + (begin + depth)[None, :]
-    sums = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for done in range(0, part_depth, DEPTH):
-        if INPUTS % (PARTS * DEPTH) == 0:
-            sums = dot(tl.load(left), tl.trans(tl.load(right)), sums)
-        else:
-            mask = (depth < INPUTS - begin - done)[None, :]
-            sums = dot(tl.load(left, mask=mask, other=0.0), tl.trans(tl.load(right, mask=mask, other=0.0)), sums)
-        left += DEPTH
-        right += DEPTH
-
-    there = column < OUTPUTS
-    if bias is not None:
-        sums += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)[None, :]
-    if ACTIVATION == "gelu":
-        sums = 0.5 * sums * (1.0 + tl.erf(sums * 0.7071067811865476))
-    elif ACTIVATION == "gelu_tanh":  # tanh by way of the sigmoid
-        sums = sums * tl.sigmoid(1.5957691216057308 * (sums + 0.044715 * sums * sums * sums))
-    mask = here[:, None] & there[None, :]
-    if residual is not None:
-        sums += tl.load(residual + old[:, None] * OUTPUTS + column[None, :], mask=mask, other=0.0).to(tl.float32)
-    place = tl.program_id(1).to(tl.int64) * capacity + new
-    at = result + place[:, None] * OUTPUTS + column[None, :]
-    tl.store(at, sums.to(result.dtype.element_ty), mask=mask)
+        column = first_column + tl.arange(0, COLUMNS)
+        there = column < OUTPUTS
+        if bias is not None:
+            sums += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)[None, :]
+        if ACTIVATION == "gelu":
+            sums = gelu(sums, result.dtype.element_ty == tl.float32)
+        elif ACTIVATION == "gelu_tanh":  # tanh by way of the sigmoid
+            sums = sums * tl.sigmoid(1.5957691216057308 * (sums + 0.044715 * sums * sums * sums))
+        to = result + (part.to(tl.int64) * capacity + row)[:, None] * OUTPUTS + column[None, :]
+        tl.store(to, sums.to(result.dtype.element_ty), mask=(row < end)[:, None] & there[None, :])

@@ -5,8 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.engine.kernels.toolchain import (
+    begin,
     blocks,
     jit,
+    launching,
     live,
     live_rows,
     power_of_two,
@@ -54,7 +56,7 @@ def add_norm(
         WIDTH=width,
         TILE_WIDTH=tile_width,
         ROWS=tile_rows,
-        num_warps=4,
+        **launching(residual, num_warps=4),
     )
     return result
 
@@ -105,7 +107,9 @@ def _add_norm(
     WIDTH: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    begin(EARLY)
     first = tl.program_id(0) * ROWS
     end = live_rows(count, capacity)
     if first >= end:

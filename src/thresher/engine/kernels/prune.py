@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thresher.engine.kernels.toolchain import jit, power_of_two, require_contiguous, tl, with_capacity
+from thresher.engine.kernels.toolchain import begin, jit, launching, power_of_two, require_contiguous, tl, with_capacity
 
 TOKENS = 1024  # of a run, decided or moved at once
 COUNTS = 1024  # runs whose counts are added up at once
+FEW_RUNS, FEW_TOKENS = 8, 1024  # one program decides and moves them all, and saves a launch
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,29 @@ def prune(
         positions=torch.empty_like(positions),
         protected=torch.empty_like(protected),
     )
-    counts = cu_seqlens.new_empty(sequences)
     keep, flags = kept.keep.view(torch.uint8), protected.view(torch.uint8)
+    if sequences <= FEW_RUNS and capacity <= FEW_TOKENS:
+        _decide_and_compact[(1,)](
+            keep=keep,
+            rows=kept.rows,
+            new_cu_seqlens=kept.cu_seqlens,
+            new_positions=kept.positions,
+            new_protected=kept.protected.view(torch.uint8),
+            received=received,
+            cu_seqlens=cu_seqlens,
+            positions=positions,
+            protected=flags,
+            threshold=float(threshold),
+            capacity=capacity,
+            sequences=sequences,
+            HEADS=heads,
+            PAPER=scale == "paper",
+            RUNS=power_of_two(sequences + 1),
+            BLOCK=power_of_two(capacity, least=32),
+            **launching(received, num_warps=4),
+        )
+        return kept
+    counts = cu_seqlens.new_empty(sequences)
     block = min(TOKENS, power_of_two(max_length, least=32))
     warps = max(1, min(4, block // 64))
     _decide[(sequences,)](
@@ -73,7 +95,7 @@ def prune(
         HEADS=heads,
         PAPER=scale == "paper",
         BLOCK=block,
-        num_warps=warps,
+        **launching(received, num_warps=warps),
     )
     _compact[(sequences,)](
         rows=kept.rows,
@@ -88,7 +110,7 @@ def prune(
         sequences=sequences,
         BLOCK=block,
         COUNTS=min(COUNTS, power_of_two(sequences, least=32)),
-        num_warps=warps,
+        **launching(received, num_warps=warps),
     )
     return kept
 
@@ -125,6 +147,65 @@ def prune_reference(
 
 
 @jit
+def _score(
+    received, rows, live, length, capacity, HEADS: tl.constexpr, PAPER: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Of each row, (BLOCK,): what it received, averaged over the heads in their order."""
+    score = tl.zeros((BLOCK,), tl.float32)
+    for head in tl.static_range(HEADS):
+        score += tl.load(received + head * capacity + rows, mask=live, other=0.0)
+    # The plain division is approximate on a GPU; a decision must not depend on that.
+    score = tl.div_rn(score, tl.full((BLOCK,), HEADS, tl.float32))
+    if PAPER:
+        score = tl.div_rn(score, length)
+    return score
+
+
+@jit
+def _decide_and_compact(
+    keep,  # (capacity,) uint8; this and the next four are written
+    rows,  # (capacity,) int32
+    new_cu_seqlens,  # (sequences + 1,) int32
+    new_positions,  # (capacity,) int32
+    new_protected,  # (capacity,) uint8
+    received,  # (HEADS, capacity) float32
+    cu_seqlens,  # (sequences + 1,) int32
+    positions,  # (capacity,) int32
+    protected,  # (capacity,) uint8
+    threshold,
+    capacity,
+    sequences,
+    HEADS: tl.constexpr,
+    PAPER: tl.constexpr,
+    RUNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    begin(EARLY)
+    old = tl.arange(0, BLOCK)
+    live = old < tl.load(cu_seqlens + sequences)
+    run = tl.arange(0, RUNS)
+    starts = tl.load(cu_seqlens + run, mask=run <= sequences, other=0)
+    length = tl.full((BLOCK,), 1.0, tl.float32)
+    if PAPER:
+        ends = tl.load(cu_seqlens + run + 1, mask=run < sequences, other=0)
+        inside = (old[None, :] >= starts[:, None]) & (old[None, :] < ends[:, None])
+        length = tl.sum(tl.where(inside, (ends - starts)[:, None], 0), 0).to(tl.float32)
+        length = tl.where(live, length, 1.0)
+    score = _score(received, old, live, length, capacity, HEADS, PAPER, BLOCK)
+    flag = tl.load(protected + old, mask=live, other=0)
+    kept = ((score > threshold) | (flag != 0) | (threshold <= 0.0)) & live
+    count = kept.to(tl.int32)
+    new = tl.cumsum(count, 0) - count
+    before = tl.sum(tl.where(old[None, :] < starts[:, None], count[None, :], 0), 1)
+    tl.store(new_cu_seqlens + run, before, mask=run <= sequences)
+    tl.store(keep + old, count.to(tl.uint8), mask=live)
+    tl.store(rows + new, old, mask=kept)
+    tl.store(new_positions + new, tl.load(positions + old, mask=kept, other=0), mask=kept)
+    tl.store(new_protected + new, flag, mask=kept)
+
+
+@jit
 def _decide(
     keep,  # (capacity,) uint8
     counts,  # (sequences,) int32
@@ -136,7 +217,9 @@ def _decide(
     HEADS: tl.constexpr,
     PAPER: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    begin(EARLY)
     sequence = tl.program_id(0)
     start = tl.load(cu_seqlens + sequence)
     end = tl.load(cu_seqlens + sequence + 1)
@@ -144,13 +227,8 @@ def _decide(
     for first in range(start, end, BLOCK):
         rows = first + tl.arange(0, BLOCK)
         live = rows < end
-        score = tl.zeros((BLOCK,), tl.float32)
-        for head in tl.static_range(HEADS):
-            score += tl.load(received + head * capacity + rows, mask=live, other=0.0)
-        # The plain division is approximate on a GPU; a decision must not depend on that.
-        score = tl.div_rn(score, tl.full((BLOCK,), HEADS, tl.float32))
-        if PAPER:
-            score = tl.div_rn(score, tl.zeros((BLOCK,), tl.float32) + (end - start))
+        length = tl.zeros((BLOCK,), tl.float32) + (end - start)
+        score = _score(received, rows, live, length, capacity, HEADS, PAPER, BLOCK)
         kept = (score > threshold) | (tl.load(protected + rows, mask=live, other=0) != 0) | (threshold <= 0.0)
         kept = kept & live
         tl.store(keep + rows, kept.to(tl.uint8), mask=live)
@@ -172,7 +250,9 @@ def _compact(
     sequences,
     BLOCK: tl.constexpr,
     COUNTS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    begin(EARLY)
     sequence = tl.program_id(0)
     place = 0
     for first in range(0, sequence, COUNTS):

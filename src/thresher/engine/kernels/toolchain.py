@@ -5,10 +5,12 @@ the CPU in Python: slow, but enough to test them.
 """
 # mypy: disable-error-code="no-untyped-def"
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from thresher.errors import ConfigError
@@ -22,13 +24,9 @@ except ImportError:
         """What it takes to read the kernels' definitions; everything else is a use, and says what to do."""
 
         constexpr = staticmethod(lambda value: value)
-        Config = staticmethod(lambda *arguments, **named: None)
 
         def jit(self, function: Any, **named: Any) -> Any:
             return self
-
-        def autotune(self, **named: Any) -> Callable[[Any], Any]:
-            return lambda kernel: kernel
 
         def __getitem__(self, grid: Any) -> Any:
             raise ConfigError("the GPU kernels need Triton, which is not installed; pip install triton, or use the CPU")
@@ -40,13 +38,16 @@ else:
 
 __all__ = [
     "RUNS_INTERPRETED",
-    "autotuned",
+    "begin",
     "blocks",
+    "descriptor",
     "dot",
     "jit",
+    "launching",
     "live",
     "live_rows",
     "power_of_two",
+    "processors",
     "require_contiguous",
     "tl",
     "triton",
@@ -66,10 +67,41 @@ def jit(function: Callable[..., Any]) -> Any:
     )
 
 
-def autotuned(**named: Any) -> Callable[[Any], Any]:
-    """`triton.autotune` with a type."""
-    decorate: Callable[[Any], Any] = triton.autotune(**named)
-    return decorate
+def launching(tensor: Tensor, **options: Any) -> dict[str, Any]:
+    """Options of a launch on the tensor's device. From compute capability 9 on kernels may start before the one in
+    front has ended, see `begin`; elsewhere they are launched one after the other.
+    """
+    early = not RUNS_INTERPRETED and _capability(tensor.device) >= (9, 0)
+    return {**options, "EARLY": early, **({"launch_pdl": True} if early else {})}
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
+@functools.cache
+def processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU; the interpreter gets a few."""
+    return 4 if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def descriptor(matrix: Tensor, tile: tuple[int, int]) -> Any:
+    """A matrix as a grid of tiles, for kernels that load them whole; what is outside reads as zero."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor.from_tensor(matrix, list(tile))
+
+
+@jit
+def begin(EARLY: tl.constexpr):
+    """Let the next kernel be set up while this one runs; then wait until the one in front has stored its results.
+
+    Every kernel calls this before it reads anything that another has written.
+    """
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
 
 
 @jit

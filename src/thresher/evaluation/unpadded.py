@@ -1,0 +1,133 @@
+"""The strongest dense rival that torch alone gives: all tokens end to end, library products, no padding, no pruning."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from thresher.engine.backends.reference import DTYPES
+from thresher.engine.ragged import Ragged
+from thresher.engine.weights import Affine, Norm, Weights, converted
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """A batch on the host. tokens: (3, total) ids, rows of their positions, types; starts: (batch + 1,) int32."""
+
+    tokens: Tensor
+    starts: Tensor
+    lengths: list[int]
+
+
+class UnpaddedDense:
+    """`attention` says which kind runs: torch's for runs of many lengths, or SDPA of one text after the other."""
+
+    def __init__(self, weights: Weights, *, dtype: str, device: str) -> None:
+        self.device = device
+        self.weights = converted(weights, dtype=DTYPES[dtype], device=device)
+        self.varlen, self.attention = _varlen(weights, dtype, device)
+
+    def logits(
+        self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int] | None] | None = None
+    ) -> Tensor:
+        """(batch, outputs) in float32 on the host. Missing token types are zeros."""
+        return self.run(self.pack(input_ids, token_types))
+
+    def pack(
+        self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int] | None] | None = None
+    ) -> PackedTokens:
+        """The part of the work that needs no device."""
+        lengths = [len(ids) for ids in input_ids]
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        total = int(starts[-1])
+        tokens = torch.zeros(3, total, dtype=torch.long, pin_memory=self.device != "cpu")
+        tokens[0].numpy()[:] = np.fromiter(chain.from_iterable(input_ids), np.int64, total)
+        runs = Ragged(
+            values=tokens[0],
+            cu_seqlens=torch.from_numpy(starts),
+            positions=torch.from_numpy(np.arange(total) - np.repeat(starts[:-1], lengths)),
+            sequences=torch.arange(len(lengths)),
+            max_len=max(lengths),
+        )
+        tokens[1] = self.weights.position_rows(runs)
+        if token_types is not None and any(token_types):
+            kinds = (kinds or [0] * length for kinds, length in zip(token_types, lengths, strict=True))
+            tokens[2].numpy()[:] = np.fromiter(chain.from_iterable(kinds), np.int64, total)
+        return PackedTokens(tokens, torch.from_numpy(starts.astype(np.int32)), lengths)
+
+    @torch.inference_mode()
+    def run(self, batch: PackedTokens) -> Tensor:
+        """Copy a packed batch to the device, compute, and copy the logits back."""
+        weights = self.weights
+        starts = batch.starts.to(self.device, non_blocking=True)
+        hidden = self._embedded(batch.tokens.to(self.device, non_blocking=True))
+        bias = self._bias(max(batch.lengths))
+        for layer in weights.layers:
+            qkv = _linear(hidden, layer.qkv).view(len(hidden), 3, layer.heads, -1)
+            context = self._attend(qkv, starts, batch.lengths, bias).reshape(len(hidden), -1)
+            attended = _norm(_linear(context, layer.attention_output) + hidden, layer.attention_norm)
+            inner = layer.activation(_linear(attended, layer.ffn_in))
+            hidden = _norm(_linear(inner, layer.ffn_out) + attended, layer.output_norm)
+        pooled = weights.head_activation(_linear(hidden[starts[:-1].long()], weights.head_dense))
+        return _linear(pooled, weights.head_output).float().cpu()
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        weights = self.weights
+        ids, rows, types = tokens
+        total = F.embedding(ids, weights.word) + F.embedding(rows, weights.position)
+        if weights.token_type is not None:
+            total = total + F.embedding(types, weights.token_type)
+        hidden = _norm(total, weights.embedding_norm)
+        return hidden if weights.projection is None else _linear(hidden, weights.projection)
+
+    def _bias(self, longest: int) -> Tensor | None:
+        """(heads, longest, longest) to add to the attention logits; a shorter text takes its upper left part."""
+        table = self.weights.distance_bias
+        if table is None:
+            return None
+        places = torch.arange(longest, device=table.device)
+        return table[places[None, :] - places[:, None] + len(table) // 2].permute(2, 0, 1).contiguous()
+
+    def _attend(self, qkv: Tensor, starts: Tensor, lengths: list[int], bias: Tensor | None) -> Tensor:
+        """(total, 3, heads, head width) -> (total, heads, head width)."""
+        if self.varlen is not None:
+            longest = max(lengths)
+            found: Tensor = self.varlen(*qkv.unbind(1), starts, starts, longest, longest)
+            return found
+        contexts = []
+        for run in torch.split(qkv, lengths):
+            # Four dimensions: with three, torch leaves its fused kernels aside.
+            query, key, value = run.permute(1, 2, 0, 3)[:, None]
+            mask = None if bias is None else bias[None, :, : len(run), : len(run)]
+            contexts.append(F.scaled_dot_product_attention(query, key, value, attn_mask=mask)[0].transpose(0, 1))
+        return torch.cat(contexts)
+
+
+def _varlen(weights: Weights, dtype: str, device: str) -> tuple[Callable[..., Any] | None, str]:
+    """torch's attention for packed runs, and its name; or None, and what is done instead and why."""
+    why = None
+    if weights.distance_bias is not None:
+        why = "it takes no position bias"
+    elif not device.startswith("cuda") or dtype not in ("fp16", "bf16"):
+        why = f"it does not run in {dtype} on {device}"
+    else:
+        try:
+            from torch.nn.attention.varlen import varlen_attn
+        except ImportError as error:
+            why = str(error)
+        else:
+            return varlen_attn, "torch.nn.attention.varlen"
+    return None, f"SDPA of one text at a time, not torch.nn.attention.varlen: {why}"
+
+
+def _linear(values: Tensor, affine: Affine) -> Tensor:
+    return F.linear(values, affine.weight, affine.bias)
+
+
+def _norm(values: Tensor, norm: Norm) -> Tensor:
+    return F.layer_norm(values, values.shape[-1:], norm.weight, norm.bias, norm.epsilon)
