@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.cli import tiny
-from tests.engine.test_cuda_classifier import needs_triton, one_small_tile  # noqa: F401 (fixtures, used by every test)
+from tests.engine.test_cuda_classifier import needs_triton  # noqa: F401 (a fixture, used by every test)
 from tests.models.families import LAYERS, pruned_model, tiny_model
 from thresher.engine import choose
 from thresher.engine.cuda import classifier as module

@@ -16,11 +16,11 @@ GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 DEVICES = [INTERPRETER, GPU]
 HALVES = [torch.float16, torch.bfloat16]
 
-# Run lengths. A tile holds 32, 64 or 128 keys; longer runs take two passes.
+# Run lengths. A tile holds 32, 64, 128 or 256 keys; longer runs take two passes.
 BATCHES: dict[str, list[int]] = {
     "one token": [1],
-    "full tiles": [16, 64, 128],
-    "one past a tile": [17, 65, 129],
+    "full tiles": [16, 64, 128, 256],
+    "one past a tile": [17, 65, 129, 257],
     "mixed": [3, 1, 130, 40, 100],
     "an empty run": [5, 0, 33, 0],
     "many of one token": [1] * 21,

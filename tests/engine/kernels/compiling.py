@@ -26,8 +26,8 @@ TILE = {"ROWS": 64, "COLUMNS": 128, "DEPTH": 64, "GROUP": 8}
 UNBIASED = {"bias": None, "positions": None}
 
 KERNELS: list[tuple[Any, dict[str, Any]]] = [
-    (attention._whole_runs, {**HEADS, **UNBIASED, "LONGER_THAN": 0, "WIDEST": 128, "QUERIES": 64, "DEFER": False}),
-    (attention._whole_runs, {**HEADS, "received": None, "LONGER_THAN": 0, "WIDEST": 64, "QUERIES": 64, "DEFER": False}),
+    (attention._whole_runs, {**HEADS, **UNBIASED, "LONGER_THAN": 0, "WIDEST": 128, "QUERIES": 64}),
+    (attention._whole_runs, {**HEADS, "received": None, "LONGER_THAN": 0, "WIDEST": 64, "QUERIES": 64}),
     (attention._long_runs, {**HEADS, **LONG}),
     (attention._received_in_long_runs, {**HEADS, **LONG}),
     (first._first_tokens, {**HEADS, "KEYS": 128}),

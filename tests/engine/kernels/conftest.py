@@ -10,17 +10,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-from thresher.engine.kernels import linear  # noqa: E402
-
 
 @pytest.fixture(autouse=True)
 def needs_triton() -> None:
     if find_spec("triton") is None:
         pytest.skip("needs Triton, which is not installed: pip install triton")
-
-
-@pytest.fixture(autouse=True)
-def one_small_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choosing tiles by measurement compiles a dozen kernels for every shape; tests of values need one."""
-    if torch.cuda.is_available():
-        monkeypatch.setattr(linear._linear, "configs", linear.configurations([(32, 64, 32, 4, 3)]))

@@ -17,7 +17,6 @@ from tests.engine.kernels.cases import (
     numbers,
     starts,
 )
-from thresher.engine.kernels import attention as module
 from thresher.engine.kernels.attention import attention, attention_reference
 
 HEADS = 2
@@ -87,12 +86,11 @@ def test_a_text_alone_is_the_same_text_in_a_batch(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_room_for_longer_runs_and_more_launches_change_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_for_longer_runs_and_more_launches_change_nothing(device: str) -> None:
     given, named = inputs(BATCHES["full tiles"], torch.float32, device, biased=False)
     live = sum(BATCHES["full tiles"])
     context, received = attention(*given, **named)
-    monkeypatch.setattr(module, "MANY_PROGRAMS", 0)
-    roomy, roomy_received = attention(*given, **{**named, "max_length": 200})
+    roomy, roomy_received = attention(*given, **{**named, "max_length": 300, "mostly_long": True})
     assert received is not None and roomy_received is not None
     assert torch.equal(context[:live], roomy[:live]) and torch.equal(received[:, :live], roomy_received[:, :live])
     unscored, nothing = attention(*given, **{**named, "scored": False})

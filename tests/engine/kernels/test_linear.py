@@ -1,5 +1,6 @@
 """Matrix products with the row count on the device agree with the twin, and read only rows that are live."""
 
+import inspect
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.engine.kernels.cases import (
 from thresher.engine.kernels import linear as module
 from thresher.engine.kernels.linear import (
     ACTIVATIONS,
+    Tile,
     linear,
     linear_in_parts,
     linear_in_parts_reference,
@@ -37,14 +39,13 @@ def inputs(
         rows = torch.full((live + SPARE,), 10**6, dtype=torch.int32)
         rows[:live] = torch.arange(2 * live - 1, -1, -2)
         named["rows"] = rows.to(device)
-    if named.pop("with_residual", False):
-        named["residual"] = numbers(source, wide, dtype=dtype, device=device, seed=3)
     return (values, weight, bias), named
 
 
 def check(live: int, dtype: torch.dtype, device: str, **more: Any) -> None:
+    tile = more.pop("tile", None)
     given, named = inputs(live, dtype, device, **more)
-    found, plain = linear(*given, **named), linear_reference(*given, **named)
+    found, plain = linear(*given, **named, tile=tile), linear_reference(*given, **named)
     truth = linear_reference(*doubled(given), **doubled(named))
     assert found.shape == plain.shape and found.dtype == dtype
     if live:
@@ -61,12 +62,12 @@ def test_agrees_with_the_twin(live: int, device: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("gathered", [False, True])
-def test_activation_gather_and_residual(gathered: bool, activation: str, dtype: torch.dtype, device: str) -> None:
-    check(45, dtype, device, gathered=gathered, activation=activation, with_residual=True)
+def test_activation_and_gather(gathered: bool, activation: str, dtype: torch.dtype, device: str) -> None:
+    check(45, dtype, device, gathered=gathered, activation=activation)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("wide", "deep"), [(1, 16), (32, 32), (33, 31), (300, 64)])
+@pytest.mark.parametrize(("wide", "deep"), [(1, 16), (32, 32), (33, 36), (300, 64)])
 def test_awkward_matrices(wide: int, deep: int, device: str) -> None:
     check(20, torch.float32, device, wide=wide, deep=deep)
 
@@ -92,26 +93,51 @@ def test_all_rows_and_no_bias(device: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("tile", module.TILES, ids=str)
-def test_every_tile(tile: tuple[int, int, int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module._linear, "configs", module.configurations([tile]))
+@pytest.mark.parametrize("tile", module.TILES, ids=lambda tile: f"{tile.rows}x{tile.columns}")
+def test_every_tile(tile: Tile, dtype: torch.dtype) -> None:
     for live in (1, 52, 1301):
-        check(live, dtype, "cuda", wide=3072, deep=768, activation="gelu", with_residual=True)
+        for gathered in (False, True):
+            check(live, dtype, "cuda", wide=3072, deep=768, activation="gelu", tile=tile, gathered=gathered)
 
 
-@pytest.mark.gpu
-@pytest.mark.slow
-@pytest.mark.parametrize(("wide", "deep"), [(2304, 768), (768, 3072)])
-def test_the_measured_choice(wide: int, deep: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module._linear, "configs", module.configurations(module.TILES))
-    for live in (52, 6401):
-        check(live, torch.float16, "cuda", wide=wide, deep=deep, with_residual=True)
+def test_the_fitted_gelu() -> None:
+    """As close to the exact one as its description says, also far out."""
+    x = torch.cat([torch.linspace(-12, 12, 4801), torch.tensor([-1e4, -60.0, 60.0, 1e4])]).double()
+    power = torch.zeros_like(x)
+    for coefficient in (-3.2106336e-06, 8.7913970e-05, 3.6202816e-04, -1.0522995e-01, -2.3020438):
+        power = power * x * x + coefficient
+    fitted = x / (1 + torch.exp2(x * power))
+    assert float((fitted - torch.nn.functional.gelu(x)).abs().max()) < 3.1e-6
+    source = inspect.getsource(module.gelu.fn)
+    assert "3.2106336e-06" in source and "8.7913970e-05" in source and "3.6202816e-04" in source
+
+
+@pytest.mark.parametrize(
+    ("rows", "shape", "parts"),
+    [(13312, (768, 3072), 1), (1200, (768, 3072), 2), (52, (768, 3072), 8), (52, (768, 768), 4)],
+)
+def test_parts_fill_the_gpu_when_rows_are_few(
+    rows: int, shape: tuple[int, int], parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "processors", lambda device: 132)
+    weight = torch.empty(shape, dtype=torch.float16)
+    tile, found = module.plan(rows, weight, divisible=True)
+    assert found == parts and parts * tile.depth <= shape[1]
+    assert module.plan(rows, weight)[1] == 1
+    assert tile.rows == 64 if rows < 64 else True
+
+
+def test_many_rows_get_the_biggest_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "processors", lambda device: 132)
+    assert module.plan(13312, torch.empty(2304, 768, dtype=torch.float16)) == (module.TILES[0], 1)
 
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="width 3 do not fit a matrix of 2 inputs"):
         linear(torch.ones(1, 3), torch.eye(2))
-    with pytest.raises(ValueError, match=r"weight \(3, 2\) with strides \(1, 3\) must be contiguous"):
-        linear(torch.ones(1, 2), torch.ones(2, 3).t())
+    with pytest.raises(ValueError, match="31 inputs has rows that are not a multiple of 16 bytes"):
+        linear(torch.ones(1, 31), torch.ones(2, 31))
+    with pytest.raises(ValueError, match=r"weight \(3, 4\) with strides \(1, 3\) must be contiguous"):
+        linear(torch.ones(1, 4), torch.ones(4, 3).t())
     with pytest.raises(ValueError, match="'swish' is not one of none, gelu, gelu_tanh"):
         linear(torch.eye(2), torch.eye(2), activation="swish")

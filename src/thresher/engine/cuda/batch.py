@@ -120,14 +120,6 @@ class Packer:
         flags[:] = self._protected(runs)
         return buffer
 
-    def full(self, layout: Layout) -> Tensor:
-        """A buffer with as many live tokens as fit, all protected: what kernels are tuned with, at their full size."""
-        each = min(layout.max_length, -(-layout.tokens // layout.sequences))
-        lengths = [min(each, layout.tokens - start) for start in range(0, layout.tokens, each)][: layout.sequences]
-        buffer = self.fill(layout, [[0] * length for length in lengths], None)
-        layout.views(buffer).protected[:] = True
-        return buffer
-
     def _protected(self, runs: Ragged) -> Tensor:
         """(total,) tokens that no threshold may drop, by the same rule as the attached model's."""
         if self.config.protect == ("first",):

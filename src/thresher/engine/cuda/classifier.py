@@ -17,7 +17,7 @@ from thresher.engine.cuda.batch import HostBatch, Inputs, Layout, Packer
 from thresher.engine.cuda.forward import Forward, Live
 from thresher.engine.cuda.graphs import Graphs, bucket_of
 from thresher.engine.cuda.model import gpu_model
-from thresher.engine.cuda.products import KernelProducts, LibraryProducts
+from thresher.engine.cuda.products import Count, KernelProducts, LibraryProducts
 from thresher.engine.kernels.prune import Kept
 from thresher.engine.kernels.toolchain import RUNS_INTERPRETED
 from thresher.engine.packed import Output
@@ -80,10 +80,12 @@ class CudaClassifier:
         self.outputs = len(weights.head_output.bias)
         model = gpu_model(weights, dtype=DTYPES[dtype], device=device)
         self.forward = Forward(model, self.thresholds, scale=config.scale)
+        pruning = self.forward.pruning_layers
+        self.prunings_before = [sum(each <= layer for each in pruning) for layer in range(self.shape.layers - 1)]
         # The packer needs to know how positions are counted, and no matrix.
         small = replace(weights, layers=[], word=torch.empty(0))
         self.packer = Packer(small, config, pinned=on_gpu)
-        self.graphs = Graphs(self._without_host, full=self.packer.full, device=device, capture=on_gpu)
+        self.graphs = Graphs(self._without_host, self._tokens_seen, device=device, capture=on_gpu)
         self._computing = threading.Lock()  # graphs have one place for their inputs
 
     def describe(self) -> dict[str, Any]:
@@ -146,7 +148,9 @@ class CudaClassifier:
     def _run_sync(self, batch: HostBatch) -> Output:
         layout = batch.layout
         inputs = layout.views(batch.buffer.to(self.backend.device, non_blocking=True))
-        live = Live(inputs.cu_seqlens, inputs.positions, inputs.protected, layout.max_length)
+        sequences = Count(None, layout.sequences)
+        tokens = Count(None, layout.tokens)
+        live = Live(inputs.cu_seqlens, inputs.positions, inputs.protected, layout.max_length, tokens, sequences)
         counted: list[Tensor] = []
 
         def settle(kept: Kept, before: Live) -> tuple[Live, Tensor | None]:
@@ -156,23 +160,22 @@ class CudaClassifier:
             total, longest = int(starts[-1]), int(np.diff(starts.numpy()).max())
             if total == len(before.positions):
                 return before, None
-            live = Live(kept.cu_seqlens, kept.positions[:total], kept.protected[:total], longest)
+            tokens = Count(None, total)
+            live = Live(kept.cu_seqlens, kept.positions[:total], kept.protected[:total], longest, tokens, sequences)
             return live, kept.rows[:total]
 
         logits = self.forward(inputs, live, self.library, settle)
-        return self._output(self._to_host(logits), counted, batch)
+        starts = torch.stack(counted) if counted else torch.empty(0, layout.sequences + 1, dtype=torch.int32)
+        return self._output(self._to_host(logits), starts, batch)
 
     def _run_graph(self, batch: HostBatch) -> Output:
-        layout = batch.layout
-        result = self._to_host(self.graphs(batch.buffer, layout))
-        first = layout.sequences * self.outputs
-        logits = result[:first].view(torch.float32).view(layout.sequences, self.outputs)
-        starts = result[first:].view(-1, layout.sequences + 1)
-        return self._output(logits, list(starts), batch)
+        logits, starts = self._apart(self.graphs(batch.buffer, batch.layout), batch.layout)
+        return self._output(logits, starts, batch)
 
-    def _without_host(self, inputs: Inputs, layout: Layout) -> Tensor:
+    def _without_host(self, inputs: Inputs, layout: Layout, expected: Sequence[int] | None) -> Tensor:
         """Logits and the runs' starts after each pruning, in one int32 tensor: one copy brings them back."""
         starts: list[Tensor] = []
+        expected = expected or [layout.tokens] * (1 + len(self.forward.pruning_layers))
 
         def settle(kept: Kept, before: Live) -> tuple[Live, Tensor | None]:
             starts.append(kept.cu_seqlens)
@@ -181,7 +184,7 @@ class CudaClassifier:
                 cu_seqlens=kept.cu_seqlens,
                 positions=kept.positions,
                 protected=kept.protected,
-                tokens=kept.cu_seqlens[-1:],
+                tokens=Count(kept.cu_seqlens[-1:], expected[len(starts)]),
             )
             return live, kept.rows
 
@@ -190,23 +193,35 @@ class CudaClassifier:
             positions=inputs.positions,
             protected=inputs.protected,
             max_length=layout.max_length,
-            tokens=inputs.cu_seqlens[-1:],
-            sequences=inputs.live_sequences,
+            tokens=Count(inputs.cu_seqlens[-1:], expected[0]),
+            sequences=Count(inputs.live_sequences, layout.sequences),
         )
         logits = self.forward(inputs, live, self.kernels, settle)
-        return torch.cat([logits.view(torch.int32).flatten(), *starts])
+        return torch.cat([logits.view(torch.int32).flatten(), inputs.cu_seqlens, *starts])
 
-    def _output(self, logits: Tensor, starts: Sequence[Tensor], batch: HostBatch) -> Output:
-        """From what came back: lengths change at the pruning layers only, and the last layer passes on one token."""
+    def _apart(self, result: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Logits (sequences, outputs), and the runs' starts after each pruning."""
+        first = layout.sequences * self.outputs
+        logits = result[:first].view(torch.float32).view(layout.sequences, self.outputs)
+        return logits, result[first:].view(-1, layout.sequences + 1)[1:]
+
+    def _tokens_seen(self, result: Tensor, layout: Layout) -> list[int]:
+        """In all, and after each pruning."""
+        first = layout.sequences * self.outputs
+        seen: list[int] = result[first:].view(-1, layout.sequences + 1)[:, -1].tolist()
+        return seen
+
+    def _output(self, logits: Tensor, starts: Tensor, batch: HostBatch) -> Output:
+        """From what came back: lengths change at the pruning layers only, and the last layer passes on one token.
+
+        In numpy, because a batch of one text has no time for a dozen operations of torch.
+        """
         texts, layers = len(batch.lengths), self.shape.layers
-        after = dict(zip(self.forward.pruning_layers, starts, strict=True))
-        kept = torch.ones(texts, layers, dtype=torch.long)
-        lengths = batch.lengths
-        for index in range(layers - 1):
-            if index in after:
-                lengths = after[index].diff()[:texts]
-            kept[:, index] = lengths
-        return Output(logits=logits[:texts].clone(), kept=kept)
+        after = np.diff(starts.numpy(), axis=1)[:, :texts]
+        counts = np.concatenate([batch.lengths.numpy()[None], after])
+        kept = np.ones((texts, layers), np.int64)
+        kept[:, :-1] = counts[self.prunings_before].T
+        return Output(logits=logits[:texts].clone(), kept=torch.from_numpy(kept))
 
     def _to_host(self, values: Tensor) -> Tensor:
         """Copied through pinned memory; waits for the GPU."""

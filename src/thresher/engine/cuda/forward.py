@@ -8,7 +8,7 @@ from torch import Tensor
 
 from thresher.engine.cuda.batch import Inputs
 from thresher.engine.cuda.model import GpuLayer, GpuModel
-from thresher.engine.cuda.products import Products
+from thresher.engine.cuda.products import Count, Products
 from thresher.engine.kernels.attention import attention
 from thresher.engine.kernels.embeddings import embed
 from thresher.engine.kernels.first import attend_first
@@ -17,17 +17,18 @@ from thresher.engine.kernels.prune import Kept, prune
 
 @dataclass(frozen=True)
 class Live:
-    """The tokens that are left. positions: (capacity,) int32, protected: (capacity,) bool, cu_seqlens: int32.
-
-    tokens, sequences: (1,) int32 on the device, how many are live; None where the tensors hold live ones only.
-    """
+    """The tokens that are left. positions: (capacity,) int32, protected: (capacity,) bool, cu_seqlens: int32."""
 
     cu_seqlens: Tensor
     positions: Tensor
     protected: Tensor
     max_length: int
-    tokens: Tensor | None = None
-    sequences: Tensor | None = None
+    tokens: Count
+    sequences: Count
+
+    @property
+    def mostly_long(self) -> bool:
+        return self.tokens.expected > 64 * self.sequences.expected
 
 
 # After a pruning: what is live now, and the old rows of the new ones (None: all stayed where they were).
@@ -49,7 +50,7 @@ class Forward:
         """Logits (sequences, outputs) in float32."""
         hidden = self._embedded(inputs, live, products)
         for layer, threshold in zip(self.model.layers[:-1], self.thresholds[:-1], strict=True):
-            qkv = products.plain(hidden, layer.qkv, count=live.tokens)
+            qkv = products.plain(hidden, layer.qkv, live.tokens)
             context, received = attention(
                 qkv,
                 live.cu_seqlens,
@@ -58,6 +59,7 @@ class Forward:
                 scored=threshold > 0,
                 positions=live.positions,
                 distance_bias=self.model.distance_bias,
+                mostly_long=live.mostly_long,
             )
             rows = None
             if received is not None:
@@ -71,7 +73,7 @@ class Forward:
                     scale=self.scale,
                 )
                 live, rows = settle(kept, live)
-            hidden = _finish(layer, context, hidden, products, rows=rows, residual_rows=rows, count=live.tokens)
+            hidden = _finish(layer, context, hidden, products, live.tokens, rows=rows, residual_rows=rows)
         return self._head(self._last(self.model.layers[-1], hidden, live, products))
 
     def _embedded(self, inputs: Inputs, live: Live, products: Products) -> Tensor:
@@ -86,16 +88,16 @@ class Forward:
             epsilon=norm.epsilon,
             token_type=model.token_type,
             token_types=None if model.token_type is None else inputs.types,
-            count=live.tokens,
+            count=live.tokens.on_device,
         )
-        return hidden if model.projection is None else products.plain(hidden, model.projection, count=live.tokens)
+        return hidden if model.projection is None else products.plain(hidden, model.projection, live.tokens)
 
     def _last(self, layer: GpuLayer, hidden: Tensor, live: Live, products: Products) -> Tensor:
         """The first tokens' last states (sequences, width): all that the head reads."""
         for_query, for_key_value = layer.first_parts(self.model.width)
         first = live.cu_seqlens[:-1]
-        query = products.plain(hidden, for_query, rows=first, count=live.sequences)
-        key_value = products.plain(hidden, for_key_value, count=live.tokens)
+        query = products.plain(hidden, for_query, live.sequences, rows=first)
+        key_value = products.plain(hidden, for_key_value, live.tokens)
         context = attend_first(
             query,
             key_value,
@@ -105,7 +107,7 @@ class Forward:
             positions=live.positions,
             distance_bias=self.model.distance_bias,
         )
-        return _finish(layer, context, hidden, products, rows=None, residual_rows=first, count=live.sequences)
+        return _finish(layer, context, hidden, products, live.sequences, rows=None, residual_rows=first)
 
     def _head(self, hidden: Tensor) -> Tensor:
         model = self.model
@@ -118,10 +120,10 @@ def _finish(
     context: Tensor,
     hidden: Tensor,
     products: Products,
+    count: Count,
     *,
     rows: Tensor | None,
     residual_rows: Tensor | None,
-    count: Tensor | None,
 ) -> Tensor:
     """Output projection, residual and norm, FFN, residual and norm, of the rows that stay."""
     attended = products.normed(
@@ -129,11 +131,11 @@ def _finish(
         layer.attention_output,
         hidden,
         layer.attention_norm,
+        count,
         rows=rows,
         residual_rows=residual_rows,
-        count=count,
     )
-    inner = products.plain(attended, layer.ffn_in, activation=layer.activation, count=count)
+    inner = products.plain(attended, layer.ffn_in, count, activation=layer.activation)
     if layer.other is not None:
         inner = layer.other(inner)
-    return products.normed(inner, layer.ffn_out, attended, layer.output_norm, count=count)
+    return products.normed(inner, layer.ffn_out, attended, layer.output_norm, count)

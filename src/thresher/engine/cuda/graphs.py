@@ -1,7 +1,7 @@
 """The whole forward as one CUDA graph per bucket of sizes: no launch and no waiting between copy in and copy out."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ from torch import Tensor
 from thresher.engine.cuda.batch import Inputs, Layout
 
 GRAPHS = 8  # kept at a time; the one that was not used for longest goes first
-Run = Callable[[Inputs, Layout], Tensor]  # all of the work, given back as one tensor
+# All of the work, given back as one tensor; with the tokens to expect before and after each pruning, or None.
+Run = Callable[[Inputs, Layout, Sequence[int] | None], Tensor]
+Seen = Callable[[Tensor, Layout], Sequence[int]]  # such numbers, from a result
 
 
 def bucket_of(*, tokens: int, sequences: int, longest: int, positions: int, typed: bool) -> Layout:
@@ -36,7 +38,7 @@ def _stepped(number: int, *, least: int) -> int:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Fixed places for input and result, and what turns one into the other: (size,) int32 to int32."""
+    """Fixed places for input, on the device, and result, on the host, and what turns one into the other."""
 
     inputs: Tensor
     result: Tensor
@@ -46,39 +48,42 @@ class Recorded:
 class Graphs:
     """Captured lazily. Without `capture`, for the interpreter, the same work is run anew each time."""
 
-    def __init__(self, run: Run, *, full: Callable[[Layout], Tensor], device: str, capture: bool) -> None:
-        self.run, self.full, self.device, self.capture = run, full, device, capture
+    def __init__(self, run: Run, seen: Seen, *, device: str, capture: bool) -> None:
+        self.run, self.seen, self.device, self.capture = run, seen, device, capture
         self.recorded: OrderedDict[Layout, Recorded] = OrderedDict()
         # One pool for all: a replay's intermediates are dead at its end, and replays never overlap.
         self.pool = torch.cuda.graph_pool_handle() if capture else None
 
     def __call__(self, buffer: Tensor, layout: Layout) -> Tensor:
-        """The result for a filled buffer on the host; valid until the next call."""
+        """The result for a filled buffer, both on the host; valid until the next call."""
         if not self.capture:
-            return self.run(layout.views(buffer.to(self.device)), layout)
+            return self.run(layout.views(buffer.to(self.device)), layout, None)
         recorded = self.recorded.get(layout)
         if recorded is None:
-            recorded = self._record(layout)
+            recorded = self._record(layout, buffer)
         self.recorded.move_to_end(layout)
         recorded.inputs.copy_(buffer, non_blocking=True)
         recorded.graph.replay()
+        torch.cuda.current_stream().synchronize()
         return recorded.result
 
-    def _record(self, layout: Layout) -> Recorded:
+    def _record(self, layout: Layout, buffer: Tensor) -> Recorded:
+        """The first batch of a bucket shows how many tokens are left where; tiles are chosen for that."""
         while len(self.recorded) >= GRAPHS:
             torch.cuda.synchronize()
             self.recorded.popitem(last=False)
-        inputs = torch.empty(layout.size, dtype=torch.int32, device=self.device)
-        inputs.copy_(self.full(layout))
+        inputs = buffer.to(self.device)
+        views = layout.views(inputs)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            # Compiles, and measures tiles, at the full live count: neither can happen during a capture.
-            self.run(layout.views(inputs), layout)
+            expected = self.seen(self.run(views, layout, None).cpu(), layout)
+            result = self.run(views, layout, expected)  # compiles, which cannot happen during a capture
+            host = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=stream, capture_error_mode="thread_local"):
-            result = self.run(layout.views(inputs), layout)
-        self.recorded[layout] = Recorded(inputs=inputs, result=result, graph=graph)
+            host.copy_(self.run(views, layout, expected), non_blocking=True)
+        self.recorded[layout] = Recorded(inputs=inputs, result=host, graph=graph)
         return self.recorded[layout]

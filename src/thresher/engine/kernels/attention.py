@@ -1,13 +1,14 @@
 """Attention inside each run of a packed batch, and how much of it every token receives, without atomics.
 
-A run of up to 128 tokens is one program per head: all its keys are in one tile, so the column sums of the probabilities
-are nearly free. Longer runs take the usual pass with a running maximum, which stores each query's log-sum-exp, and a
-second pass per block of keys that recomputes the logits (not the context) to add up the columns. Which of the two is
-taken depends on the run's own length alone, so a text's result never depends on the texts it is batched with.
+A run of up to 256 tokens is one program per head: all its keys are in one tile, so the column sums of the probabilities
+cost little. Longer runs take the usual pass with a running maximum, which stores each query's log-sum-exp, and a second
+pass per block of keys that recomputes the logits (not the context) to add up the columns. Which of the two is taken
+depends on the run's own length alone, so a text's result never depends on the texts it is batched with.
 """
 # mypy: disable-error-code="no-untyped-def"
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -25,12 +26,13 @@ from thresher.engine.kernels.toolchain import (
     with_capacity,
 )
 
-WHOLE = 128  # tokens of the longest run whose keys fit in one tile
-MANY_PROGRAMS = 1024  # runs times heads from which the GPU is full
-# Sizes that compile without spilling a register on sm_80 and sm_90 (heads of 64, no bias).
-WHOLE_TILES = {"num_warps": 4, "num_stages": 1}
+WHOLE = 256  # tokens of the longest run whose keys fit in one tile
+QUERIES = 64  # of a run, at once
+# Most runs are short: with 128 registers a thread, four programs share a processor, and the longer ones spill a few.
+WHOLE_TILES = {"num_warps": 4, "num_stages": 1, "maxnreg": 128}
+WIDE_TILES = {"num_warps": 4, "num_stages": 1}  # more than 128 keys
 LONG_TILES = {"QUERIES": 128, "KEYS": 64, "num_warps": 8, "num_stages": 2}
-RECEIVED_TILES = {"QUERIES": 64, "KEYS": 128, "num_warps": 8, "num_stages": 2}
+RECEIVED_TILES = {"QUERIES": 64, "KEYS": 128, "num_warps": 8, "num_stages": 3}
 LOG2_E = tl.constexpr(math.log2(math.e))  # exponentials are taken to base 2, the GPU's own
 
 
@@ -43,13 +45,15 @@ def attention(
     scored: bool,
     positions: Tensor | None = None,
     distance_bias: Tensor | None = None,
+    mostly_long: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The context (capacity, width) and, if asked, the attention received by head (heads, capacity) in float32.
 
     qkv: (capacity, 3 x width), all queries, all keys, all values, heads inside; cu_seqlens: (sequences + 1,) int32,
     empty runs allowed; max_length: no run is longer. With distance_bias (2 x reach - 1, heads) float32, added to the
     logits by key minus query position, positions: (capacity,) int32. A token's relative score is the mean over heads
-    of what it received; prune takes it, in a fixed order.
+    of what it received; prune takes it, in a fixed order. mostly_long says that most runs have more than 64 tokens,
+    which changes the time but no result.
     """
     require_contiguous(qkv=qkv, cu_seqlens=cu_seqlens, positions=positions)
     width = qkv.shape[1] // 3
@@ -66,16 +70,16 @@ def attention(
         "WIDTH": width // heads,
         "TILE_WIDTH": power_of_two(width // heads, least=16),
     }
-    for longer_than, widest, queries, defer, options in RUNGS(max_length, programs):
+    for longer_than, widest in _rungs(max_length, split=scored and mostly_long):
+        tiles = WHOLE_TILES if widest <= 128 else WIDE_TILES
         _whole_runs[(programs,)](
             context=context,
             received=received,
             **shared,
             LONGER_THAN=longer_than,
             WIDEST=widest,
-            QUERIES=queries,
-            DEFER=defer,
-            **launching(qkv, **options),
+            QUERIES=QUERIES,
+            **launching(qkv, **tiles),
         )
     if max_length > WHOLE:
         log_sum_exp = qkv.new_empty(heads, len(qkv), dtype=torch.float32) if scored else None
@@ -122,11 +126,14 @@ def attention_reference(
     return with_capacity(torch.cat(contexts), len(qkv)), columns
 
 
-def RUNGS(max_length: int, programs: int):
+def _rungs(max_length: int, *, split: bool) -> list[tuple[int, int]]:
+    """The launches for runs that fit in one tile: (longer than, up to) so many tokens. Code for short runs takes
+    registers from code for long ones in the same launch; `split` keeps them apart.
+    """
+    edges = (0, 64, 128, WHOLE) if split else (0, 128, WHOLE)
     widest = min(WHOLE, power_of_two(max_length, least=32))
-    if widest > 64 and programs >= MANY_PROGRAMS:
-        return [(0, 64, 64, False, WHOLE_TILES), (64, widest, 64, False, WHOLE_TILES)]
-    return [(0, widest, 64, False, WHOLE_TILES)]
+    ends = [edge for edge in edges if edge < widest] + [widest]
+    return list(pairwise(ends))
 
 
 def bias_arguments(distance_bias: Tensor | None, positions: Tensor | None) -> dict[str, object]:
@@ -180,7 +187,6 @@ def _whole_run(
     TILE_WIDTH: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
-    DEFER: tl.constexpr,
 ):
     key_offsets = tl.arange(0, KEYS)
     key_rows = start + key_offsets
@@ -188,8 +194,6 @@ def _whole_run(
     key = tile(keys, key_rows, key_live, ROW, WIDTH, TILE_WIDTH)
     value = tile(values, key_rows, key_live, ROW, WIDTH, TILE_WIDTH)
     columns = tl.zeros((KEYS,), tl.float32)
-    if DEFER:
-        partial = tl.zeros((QUERIES, KEYS), tl.float32)
     for first in range(0, length, QUERIES):
         offsets = first + tl.arange(0, QUERIES)
         rows = start + offsets
@@ -199,15 +203,10 @@ def _whole_run(
         weights = tl.exp2(logits - tl.max(logits, 1)[:, None])
         normaliser = 1.0 / tl.sum(weights, 1)
         if received is not None:
-            if DEFER:
-                partial += weights * tl.where(live, normaliser, 0.0)[:, None]
-            else:
-                columns += tl.sum(weights * tl.where(live, normaliser, 0.0)[:, None], 0)
+            columns += tl.sum(weights * tl.where(live, normaliser, 0.0)[:, None], 0)
         attended = dot(weights.to(value.dtype), value, tl.zeros((QUERIES, TILE_WIDTH), tl.float32))
         _store_context(context, rows, live, attended * normaliser[:, None], ROW // 3, WIDTH, TILE_WIDTH)
     if received is not None:
-        if DEFER:
-            columns = tl.sum(partial, 0)
         tl.store(received + key_rows, columns, mask=key_live)
 
 
@@ -237,7 +236,6 @@ def _whole_runs(
     LONGER_THAN: tl.constexpr,
     WIDEST: tl.constexpr,
     QUERIES: tl.constexpr,
-    DEFER: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """One program per run and head; the tile fits the run, because most runs are far shorter than the longest."""
@@ -256,11 +254,11 @@ def _whole_runs(
         received += head * capacity
     if bias is not None:
         bias += head * bias_head
-    for power in tl.static_range(5, 10):  # the tightest of 32 to 512 keys
+    for power in tl.static_range(5, 9):  # the tightest of 32 to 256 keys
         if (2**power > LONGER_THAN) & (2**power <= WIDEST):
             if (length <= 2**power) & ((length > 2**power // 2) | (power == 5)):
                 _whole_run(context, received, queries, keys, values, start, length, scale, bias, bias_row, positions,
-                           ROW, WIDTH, TILE_WIDTH, min(2**power, QUERIES), 2**power, DEFER)  # fmt: skip
+                           ROW, WIDTH, TILE_WIDTH, min(2**power, QUERIES), 2**power)  # fmt: skip
 
 
 @jit
@@ -358,7 +356,8 @@ def _received_in_long_runs(
     key_rows = start + key_offsets
     key_live = key_offsets < length
     key = tile(queries + HEADS * WIDTH, key_rows, key_live, ROW, WIDTH, TILE_WIDTH)
-    columns = tl.zeros((KEYS,), tl.float32)
+    # Added up across threads once, at the end: that takes longer than a tile's exponentials.
+    partial = tl.zeros((QUERIES, KEYS), tl.float32)
     for first_query in range(0, length, QUERIES):
         offsets = first_query + tl.arange(0, QUERIES)
         rows = start + offsets
@@ -367,5 +366,5 @@ def _received_in_long_runs(
         logits = logits_of(query, rows, live, key, key_rows, key_live, scale, bias, bias_row, positions)
         # An infinite log-sum-exp gives a query that is not there no weight.
         normaliser = tl.load(log_sum_exp + head * capacity + rows, mask=live, other=float("inf"))
-        columns += tl.sum(tl.exp2(logits - normaliser[:, None]), 0)
-    tl.store(received + head * capacity + key_rows, columns, mask=key_live)
+        partial += tl.exp2(logits - normaliser[:, None])
+    tl.store(received + head * capacity + key_rows, tl.sum(partial, 0), mask=key_live)

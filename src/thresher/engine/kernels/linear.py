@@ -6,7 +6,7 @@ turns them into plain loads elsewhere), gathered rows through pointers.
 """
 # mypy: disable-error-code="no-untyped-def"
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from thresher.core.scores import at_least_float32
 from thresher.engine.kernels.toolchain import (
+    INTERPRETED,
     begin,
     blocks,
     descriptor,
@@ -23,6 +24,7 @@ from thresher.engine.kernels.toolchain import (
     live,
     live_rows,
     processors,
+    quotient,
     require_contiguous,
     tl,
     with_capacity,
@@ -33,7 +35,10 @@ ALIGNED = 16  # bytes: what a row of a descriptor must be a multiple of
 
 
 class Tile(NamedTuple):
-    """Rows, columns and depth of a tile, warps, stages of the pipeline, and programs to a processor."""
+    """Rows, columns and depth of a tile, warps, stages of the pipeline, programs to a processor; then microseconds: for
+    1,000 inputs, around them, and for an activation. They are an H200's (benchmarks/gpu/NOTES.md), and only compared
+    with each other.
+    """
 
     rows: int
     columns: int
@@ -41,16 +46,21 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     programs: int
+    per_input: float = 1.0
+    around: float = 0.0
+    activation: float = 0.0
 
 
 TILES = (
-    Tile(128, 256, 64, 8, 4, 1),
-    Tile(128, 128, 64, 4, 4, 2),
-    Tile(64, 128, 64, 4, 4, 2),
-    Tile(64, 64, 128, 4, 4, 2),
-    Tile(64, 32, 128, 4, 4, 2),
+    Tile(128, 256, 64, 8, 3, 1, 10.2, 2.8, 4.2),
+    Tile(128, 128, 64, 8, 6, 1, 5.5, 1.6, 1.6),
+    Tile(64, 256, 64, 4, 4, 1, 5.1, 1.8, 3.3),
+    Tile(64, 64, 128, 4, 4, 2, 2.4, 0.6, 0.5),
+    Tile(64, 32, 128, 4, 3, 2, 2.1, 0.5, 0.5),
 )
 PLAIN_TILE = Tile(32, 64, 32, 4, 2, 2)  # float32, which has no tensor cores to feed
+MOST_PARTS = 8
+PARTS_PER_MICROSECOND = 5e5  # float32 sums of parts, stored and loaded again
 
 
 def linear(
@@ -66,7 +76,8 @@ def linear(
     """activation(values[rows] @ weight.T + bias): (capacity, outputs), in the dtype of the values.
 
     values: (any, inputs), contiguous rows; weight: (outputs, inputs); bias: (outputs,); rows: (capacity,) int32, or
-    None: all in order; count: (1,) int32 live rows, or None: all. Sums are float32.
+    None: all in order; count: (1,) int32 live rows, or None: all; tile: from `plan`, or None: that for as many rows as
+    there is room for. Sums are float32.
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation {activation!r} is not one of {', '.join(ACTIVATIONS)}")
@@ -141,7 +152,7 @@ def _launch(
     if inputs * weight.element_size() % ALIGNED:
         raise ValueError(f"a matrix of {inputs} inputs has rows that are not a multiple of {ALIGNED} bytes")
     require_contiguous(values=values, weight=weight)
-    tile = tile or tile_for(capacity, weight, parts=parts)
+    tile = tile or plan(capacity, weight, activated=activation != "none")[0]
     programs = processors(values.device) * tile.programs
     _linear[(min(programs, parts * blocks(capacity, tile.rows) * blocks(outputs, tile.columns)),)](
         result,
@@ -163,28 +174,41 @@ def _launch(
     )
 
 
-def tile_for(rows: int, weight: Tensor, *, parts: int = 1) -> Tile:
-    """The tile for a product of so many rows."""
+def plan(rows: int, weight: Tensor, *, activated: bool = False, divisible: bool = False) -> tuple[Tile, int]:
+    """The tile for so many rows, and in how many parts to divide the inputs if that is possible, by estimated time.
+
+    Programs of one processor share its units, so a product takes as long as the processor with most tiles.
+    """
+    outputs, inputs = weight.shape
     if weight.dtype == torch.float32:
-        return PLAIN_TILE
-    outputs = len(weight)
-    return TILES[0] if rows * outputs >= 1 << 21 else TILES[3]
+        return PLAIN_TILE, 1
+    choices = []
+    for tile in TILES:
+        for parts in (1, 2, 4, MOST_PARTS) if divisible else (1,):
+            if parts > 1 and parts * tile.depth > inputs:
+                continue
+            tiles = parts * blocks(rows, tile.rows) * blocks(outputs, tile.columns)
+            each = inputs / parts / 1000 * tile.per_input + tile.around + activated * tile.activation
+            moved = parts * rows * outputs / PARTS_PER_MICROSECOND if parts > 1 else 0.0
+            choices.append((blocks(tiles, processors(weight.device)) * each + moved, parts, tile))
+    _, parts, tile = min(choices)
+    return tile, parts
 
 
 @jit
 def gelu(values, EXACT: tl.constexpr):
-    """x times the normal distribution function; unless exact, as x times the sigmoid of a fitted odd polynomial, never
-    3.1e-6 away and half the cost: the error function takes longer than storing the result.
+    """x times the normal distribution function; unless exact, with the sigmoid of a fitted odd polynomial for it, at
+    most 3.1e-6 away: the error function would take longer than all else that follows the sums.
     """
     if EXACT:
         scaled = 0.5 * values * (1.0 + tl.erf(values * 0.7071067811865476))
     else:
         square = values * values
-        slope = 2.22544163e-06 * square - 6.09373202e-05
-        slope = slope * square - 2.50938841e-04
-        slope = slope * square + 7.29398440e-02
-        slope = slope * square + 1.59565515
-        scaled = values * tl.sigmoid(values * slope)
+        power = -3.2106336e-06 * square + 8.7913970e-05  # of two: the polynomial times -log2(e)
+        power = power * square + 3.6202816e-04
+        power = power * square - 1.0522995e-01
+        power = power * square - 2.3020438
+        scaled = quotient(values, 1.0 + tl.exp2(values * power))
     return scaled
 
 
@@ -212,9 +236,7 @@ def _linear(
     begin(EARLY)
     end = live_rows(count, capacity)
     row_blocks = tl.cdiv(end, ROWS)
-    for program in tl.range(
-        tl.program_id(0), row_blocks * column_blocks * PARTS, tl.num_programs(0), flatten=True
-    ):
+    for program in tl.range(tl.program_id(0), row_blocks * column_blocks * PARTS, tl.num_programs(0), flatten=True):
         part = program % PARTS
         place = program // PARTS
         # Neighbours take a few rows of blocks together, column by column: both operands stay in the L2 cache.
@@ -233,6 +255,8 @@ def _linear(
             at = part * part_depth + step
             if rows is None:
                 tile = values.load([first, at])
+                if INTERPRETED:  # numpy warns of whatever is in rows that are not there
+                    tile = tl.where((row < end)[:, None], tile, 0.0)
             elif INPUTS % (PARTS * DEPTH) == 0:
                 tile = tl.load(left + at)
             else:
@@ -246,6 +270,6 @@ def _linear(
         if ACTIVATION == "gelu":
             sums = gelu(sums, result.dtype.element_ty == tl.float32)
         elif ACTIVATION == "gelu_tanh":  # tanh by way of the sigmoid
-            sums = sums * tl.sigmoid(1.5957691216057308 * (sums + 0.044715 * sums * sums * sums))
+            sums = quotient(sums, 1.0 + tl.exp2(-2.302208198 * (sums + 0.044715 * sums * sums * sums)))
         to = result + (part.to(tl.int64) * capacity + row)[:, None] * OUTPUTS + column[None, :]
         tl.store(to, sums.to(result.dtype.element_ty), mask=(row < end)[:, None] & there[None, :])

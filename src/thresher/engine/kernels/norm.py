@@ -39,8 +39,8 @@ def add_norm(
     capacity, width = values.shape[-2:]
     result = residual.new_empty(capacity, width)
     tile_width = power_of_two(width)
-    # Narrow rows share a program, so that every thread has a vector of 8 numbers to load.
-    tile_rows = max(1, 1024 // tile_width)
+    # Two rows of a base-size model share a program: every thread has two vectors of 8 numbers to load.
+    tile_rows = max(1, 2048 // tile_width)
     _add_norm[(blocks(capacity, tile_rows),)](
         result,
         values,

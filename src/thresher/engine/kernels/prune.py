@@ -147,9 +147,7 @@ def prune_reference(
 
 
 @jit
-def _score(
-    received, rows, live, length, capacity, HEADS: tl.constexpr, PAPER: tl.constexpr, BLOCK: tl.constexpr
-):
+def _score(received, rows, live, length, capacity, HEADS: tl.constexpr, PAPER: tl.constexpr, BLOCK: tl.constexpr):
     """Of each row, (BLOCK,): what it received, averaged over the heads in their order."""
     score = tl.zeros((BLOCK,), tl.float32)
     for head in tl.static_range(HEADS):

@@ -37,6 +37,7 @@ else:
     RUNS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 __all__ = [
+    "INTERPRETED",
     "RUNS_INTERPRETED",
     "begin",
     "blocks",
@@ -48,6 +49,7 @@ __all__ = [
     "live_rows",
     "power_of_two",
     "processors",
+    "quotient",
     "require_contiguous",
     "tl",
     "triton",
@@ -111,6 +113,16 @@ def dot(left, right, sums):
         left = left.to(tl.float32)
         right = right.to(tl.float32)
     return tl.dot(left, right, sums, input_precision="ieee")
+
+
+@jit
+def quotient(left, right):
+    """A division within two units in the last place; the usual one takes four times as many instructions."""
+    if INTERPRETED:
+        result = left / right
+    else:
+        result = tl.extra.cuda.libdevice.fast_dividef(left, right)
+    return result
 
 
 @jit
