@@ -71,10 +71,10 @@ def shown(path: Path) -> str:
     return whole.relative_to(HERE.parent).as_posix() if whole.is_relative_to(HERE.parent) else whole.name
 
 
-def made_by(script: str) -> Row:
+def made_by(script: str, *, device: str = "cpu") -> Row:
     """Where a record comes from, with the command as it would be typed in the repository's root."""
     words = [shown(Path(word)) if "/" in word else word for word in sys.argv[1:]]
-    return {**provenance(device="cpu", seed=None), "command": " ".join(["python", f"benchmarks/{script}", *words])}
+    return {**provenance(device=device, seed=None), "command": " ".join(["python", f"benchmarks/{script}", *words])}
 
 
 def run_options(page: str | None, **more: str) -> argparse.Namespace:

@@ -2,15 +2,12 @@
 
     PYTHONPATH=src python benchmarks/gpu/bench.py PART[,PART...] --out FILE.jsonl [--thresholds T,T,...]
 
-Parts: compile (the kernels, in parallel, so that the others do not wait for it), qnli, squad, sst2 (all engines over
-batch sizes), torch-compile, crossover (sync against graph), growth (length 64..4096), kernels, profile.
+Parts: qnli, squad, sst2 (all engines over batch sizes), torch-compile (the sizes of the targets, beside ours), growth
+(length 64..4096), kernels, profile.
 The first part that prunes searches for thresholds and prints them; --thresholds skips that.
 """
 
 import argparse
-import os
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from functools import partial
@@ -18,46 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernels import MATRICES, measure_kernels
 from rivals import hugging_face, padded, sorted_batches
 from setting import LENGTHS, Setting, base_model, lengths_like, texts_of, wait, whole_times
+from single_kernels import measure_kernels
 
 from thresher.core.cost import engine_macs
 from thresher.engine.backends.reference import DTYPES
-from thresher.engine.cuda.products import parts_for
-from thresher.engine.kernels import linear as linear_module
 from thresher.engine.weights import read_weights
 from thresher.evaluation.unpadded import UnpaddedDense
 
 BATCHES = (1, 8, 32, 128, 256, 512)
 MODES = ("sync", "graph")
-
-
-def compile_kernels(setting: Setting) -> None:
-    """One process per tile; what they compile is in Triton's cache when a later part looks for it."""
-    began = time.perf_counter()
-    command = [sys.executable, __file__, "one-tile", "--out", os.devnull, "--dtype", setting.dtype, "--tile"]
-    running = [subprocess.Popen([*command, str(index)]) for index in range(len(linear_module.TILES))]
-    failed = [index for index, process in enumerate(running) if process.wait() != 0]
-    print(f"compiled {len(running)} tiles in {time.perf_counter() - began:.0f} s, failed: {failed}", flush=True)
-
-
-def compile_one_tile(tile: int, dtype: str) -> None:
-    """The products of a base-size model: with rows gathered or not, whole or in parts."""
-    linear_module._linear.configs = linear_module.configurations([linear_module.TILES[tile]])
-    count = torch.tensor([16], dtype=torch.int32, device="cuda")
-    rows = torch.arange(16, device="cuda").int()
-    kind = DTYPES[dtype]
-    for name, (inputs, outputs) in {**MATRICES, "key_value": (768, 1536)}.items():
-        values = torch.zeros(16, inputs, device="cuda", dtype=kind)
-        weight, bias = values.new_zeros(outputs, inputs), values.new_zeros(outputs)
-        activation = "gelu" if name == "ffn_in" else "none"
-        for gather in (None, rows) if name == "output" else (None,):
-            linear_module.linear(values, weight, bias, activation=activation, rows=gather, count=count)
-            for parts in sorted({parts_for(capacity, weight) for capacity in (32, 256, 512)} - {1}):
-                if outputs == 768:
-                    linear_module.linear_in_parts(values, weight, parts=parts, rows=gather, count=count)
-    torch.cuda.synchronize()
 
 
 def engines(setting: Setting, name: str) -> None:
@@ -128,42 +96,6 @@ def torch_compile(setting: Setting) -> None:
         with setting.attempt(**about, batch=batch):
             inputs = [padded(texts_of(lengths), pinned=setting.device != "cpu")]
             setting.measure(hugging_face(compiled, inputs, setting.device), lengths, None, **about)
-
-
-def crossover(setting: Setting) -> None:
-    """Sync against graph over batch sizes, for the constants in thresher/engine/cuda/classifier.py."""
-    batches = [2**power for power in range(11)] if not setting.arguments.tiny else [1, 2]
-    for pruned in (True, False):
-        kind = "thresher-pruned" if pruned else "thresher-dense"
-        for library in (
-            frozenset(),
-            frozenset({"gathered"}),
-            frozenset({"activated"}),
-            frozenset({"gathered", "activated"}),
-        ):
-            if not pruned and "gathered" in library:
-                continue
-            engine = setting.engine(pruned=pruned, mode="sync")
-            engine.library.in_kernels = library
-            mode = "+".join(["sync", *library])
-            for batch in batches if not library else batches[-3:]:
-                with setting.attempt(bench="crossover", engine=kind, mode=mode, batch=batch):
-                    texts = texts_of(lengths_like("qnli", batch))
-                    about = {"bench": "crossover", "lengths": "qnli", "mode": mode}
-                    measure_ours(setting, engine, texts, engine_name=kind, **about)
-        engine = setting.engine(pruned=pruned, mode="graph")
-        for batch in batches:
-            with setting.attempt(bench="crossover", engine=kind, mode="graph", batch=batch):
-                texts = texts_of(lengths_like("qnli", batch))
-                measure_ours(setting, engine, texts, engine_name=kind, bench="crossover", lengths="qnli", mode="graph")
-    rows = [row for row in setting.rows if row["bench"] == "crossover" and "ms_p50" in row]
-    for kind in ("thresher-pruned", "thresher-dense"):
-        found = {(row["mode"], row["batch"]): row["ms_p50"] for row in rows if row["engine"] == kind}
-        sizes = {row["batch"]: row["tokens"] for row in rows}
-        for batch in sorted({batch for _, batch in found}):
-            cells = " ".join(f"{mode} {ms:.3f}" for (mode, size), ms in found.items() if size == batch)
-            print(f"{kind:<16} batch {batch:>5} tokens {sizes[batch]:>6}  {cells}")
-    print(flush=True)
 
 
 def growth(setting: Setting) -> None:
@@ -248,16 +180,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3, help="per measurement")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small model and few sizes, to try the script itself")
-    parser.add_argument("--tile", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.parts == "one-tile":
-        compile_one_tile(arguments.tile, arguments.dtype)
-        return
     parts: dict[str, Any] = {
-        "compile": compile_kernels,
         **{name: partial(engines, name=name) for name in LENGTHS},
         "torch-compile": torch_compile,
-        "crossover": crossover,
         "growth": growth,
         "kernels": measure_kernels,
         "profile": profile,

@@ -33,8 +33,11 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
     (first._first_tokens, {**HEADS, "KEYS": 128}),
     (prune._decide, {"HEADS": 12, "PAPER": True, "BLOCK": 1024}),
     (prune._compact, {"BLOCK": 1024, "COUNTS": 1024}),
-    (linear._linear, {**TILE, "INPUTS": 768, "OUTPUTS": 3072, "PARTS": 1, "ACTIVATION": "gelu"}),
-    (linear._linear, {**TILE, "INPUTS": 312, "OUTPUTS": 100, "PARTS": 3, "ACTIVATION": "gelu_tanh", "rows": None}),
+    (linear._linear, {**TILE, "INPUTS": 768, "OUTPUTS": 3072, "PARTS": 1, "ACTIVATION": "gelu", "AHEAD": False}),
+    (
+        linear._linear,
+        {**TILE, "INPUTS": 312, "OUTPUTS": 100, "PARTS": 3, "ACTIVATION": "gelu_tanh", "AHEAD": True, "rows": None},
+    ),
     (norm._add_norm, {**ROW, "PARTS": 3}),
     (embeddings._embed, ROW),
 ]

@@ -19,6 +19,7 @@ from thresher.engine.kernels.toolchain import (
     blocks,
     descriptor,
     dot,
+    fetch,
     jit,
     launching,
     live,
@@ -158,6 +159,7 @@ def _launch(
         result,
         values if rows is not None else descriptor(values, (tile.rows, tile.depth)),
         descriptor(weight, (tile.columns, tile.depth)),
+        weight,
         bias,
         rows,
         count,
@@ -170,6 +172,7 @@ def _launch(
         COLUMNS=tile.columns,
         DEPTH=tile.depth,
         GROUP=8,
+        AHEAD=capacity <= tile.rows,
         **launching(values, num_warps=tile.warps, num_stages=tile.stages),
     )
 
@@ -217,6 +220,7 @@ def _linear(
     result,  # (PARTS, capacity, OUTPUTS)
     values,  # (any, INPUTS): tiles of (ROWS, DEPTH), or where rows are given a pointer
     weight,  # (OUTPUTS, INPUTS): tiles of (COLUMNS, DEPTH)
+    numbers,  # of the same, a pointer
     bias,  # (OUTPUTS,), or None
     rows,  # (capacity,) int32, or None
     count,  # (1,) int32, or None
@@ -229,10 +233,20 @@ def _linear(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     GROUP: tl.constexpr,
+    AHEAD: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     column_blocks: tl.constexpr = (OUTPUTS + COLUMNS - 1) // COLUMNS
     part_depth: tl.constexpr = (INPUTS + PARTS * DEPTH - 1) // (PARTS * DEPTH) * DEPTH
+    if AHEAD & EARLY:
+        # The rows fit in one tile, so it is known which weights this program needs: they set out for the L2 cache while
+        # the kernel in front still runs.
+        mine = tl.program_id(0) // PARTS * COLUMNS + tl.arange(0, COLUMNS)
+        start = tl.program_id(0) % PARTS * part_depth
+        LINE: tl.constexpr = 128 // (numbers.dtype.element_ty.primitive_bitwidth // 8)
+        for step in range(0, part_depth, DEPTH):
+            deep = start + step + tl.arange(0, DEPTH // LINE) * LINE
+            fetch(numbers + (mine % OUTPUTS)[:, None] * INPUTS + (deep % INPUTS)[None, :])
     begin(EARLY)
     end = live_rows(count, capacity)
     row_blocks = tl.cdiv(end, ROWS)

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from setting import Setting, kernel_ms
 
 from thresher.engine.backends.reference import DTYPES
-from thresher.engine.cuda.products import parts_for
 from thresher.engine.kernels.attention import attention
-from thresher.engine.kernels.linear import linear, linear_in_parts
+from thresher.engine.kernels.linear import linear, linear_in_parts, plan
 from thresher.engine.kernels.norm import add_norm
 from thresher.engine.kernels.prune import prune
 
@@ -57,7 +56,7 @@ def one_linear(setting: Setting, rows: int, name: str) -> None:
     bias = torch.randn(outputs, device=device, dtype=dtype)
     all_rows, half = (torch.tensor([n], dtype=torch.int32, device=device) for n in (rows, rows // 2))
     gather = torch.randperm(rows, device=device).int()
-    parts = parts_for(rows, weight)
+    parts = plan(rows, weight, divisible=True)[1]
 
     def library() -> Any:
         return F.linear(values, weight, bias)
