@@ -184,9 +184,12 @@ def test_buckets() -> None:
 
     assert bucket(1, 1, 1) == (32, 1, 32)
     assert bucket(52, 1, 52) == (64, 1, 64)
-    assert bucket(13312, 256, 114) == (16384, 256, 128)
-    assert bucket(8193, 200, 300) == (12288, 256, 512)
     assert bucket(600, 2, 512) == (768, 2, 512)
+    assert bucket(13312, 256, 114) == (13312, 256, 128)
+    assert bucket(8193, 200, 300) == (8704, 256, 512)
+    for tokens in range(1, 20000, 77):
+        room = bucket(tokens, 1, 1)[0]
+        assert tokens <= room <= max(32, 1.5 * tokens if tokens <= 2048 else tokens + tokens / 16 + 1)
 
 
 def test_tiles_are_chosen_for_the_tokens_of_the_first_batch() -> None:

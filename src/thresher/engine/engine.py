@@ -121,6 +121,11 @@ class Engine:
         weights = read_weights(model)
         if hasattr(model.base_model, GATES_NAME) and gates_of(model).mode != "off":
             gates = gates_of(model)
+            if gates.rule is not None:
+                raise ModelError(
+                    f"the engine prunes by thresholds, and this model by the rule '{gates.rule.name}'; "
+                    "measure it with: thresher eval"
+                )
             thresholds, config = gates.thresholds.tolist(), gates.config
         else:
             thresholds, config = [0.0] * weights.shape.layers, PruneConfig()

@@ -17,7 +17,7 @@ from thresher.engine.cuda.batch import HostBatch, Inputs, Layout, Packer
 from thresher.engine.cuda.forward import Forward, Live
 from thresher.engine.cuda.graphs import Graphs, bucket_of
 from thresher.engine.cuda.model import gpu_model
-from thresher.engine.cuda.products import Count, KernelProducts, LibraryProducts
+from thresher.engine.cuda.products import Count
 from thresher.engine.kernels.prune import Kept
 from thresher.engine.kernels.toolchain import RUNS_INTERPRETED
 from thresher.engine.packed import Output
@@ -76,7 +76,6 @@ class CudaClassifier:
         self.config, self.dial, self.mode = config, dial, mode
         self.thresholds = [0.0 if dial == 0 else float(value) * dial for value in thresholds]
         self.shape, self.positions = weights.shape, weights.positions
-        self.library, self.kernels = LibraryProducts(), KernelProducts()
         self.outputs = len(weights.head_output.bias)
         model = gpu_model(weights, dtype=DTYPES[dtype], device=device)
         self.forward = Forward(model, self.thresholds, scale=config.scale)
@@ -164,7 +163,7 @@ class CudaClassifier:
             live = Live(kept.cu_seqlens, kept.positions[:total], kept.protected[:total], longest, tokens, sequences)
             return live, kept.rows[:total]
 
-        logits = self.forward(inputs, live, self.library, settle)
+        logits = self.forward(inputs, live, settle)
         starts = torch.stack(counted) if counted else torch.empty(0, layout.sequences + 1, dtype=torch.int32)
         return self._output(self._to_host(logits), starts, batch)
 
@@ -196,7 +195,7 @@ class CudaClassifier:
             tokens=Count(inputs.cu_seqlens[-1:], expected[0]),
             sequences=Count(inputs.live_sequences, layout.sequences),
         )
-        logits = self.forward(inputs, live, self.kernels, settle)
+        logits = self.forward(inputs, live, settle)
         return torch.cat([logits.view(torch.int32).flatten(), inputs.cu_seqlens, *starts])
 
     def _apart(self, result: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.engine.cuda.batch import Inputs
 from thresher.engine.cuda.model import GpuLayer, GpuModel
-from thresher.engine.cuda.products import Count, Products
+from thresher.engine.cuda.products import Count, normed_product, product
 from thresher.engine.kernels.attention import attention
 from thresher.engine.kernels.embeddings import embed
 from thresher.engine.kernels.first import attend_first
+from thresher.engine.kernels.linear import linear_in_parts, plan
 from thresher.engine.kernels.prune import Kept, prune
 
 
@@ -46,11 +46,11 @@ class Forward:
         """Layers that read scores. The last needs none, as it passes on the first token only."""
         return [index for index, threshold in enumerate(self.thresholds[:-1]) if threshold > 0]
 
-    def __call__(self, inputs: Inputs, live: Live, products: Products, settle: Settle) -> Tensor:
+    def __call__(self, inputs: Inputs, live: Live, settle: Settle) -> Tensor:
         """Logits (sequences, outputs) in float32."""
-        hidden = self._embedded(inputs, live, products)
+        hidden = self._embedded(inputs, live)
         for layer, threshold in zip(self.model.layers[:-1], self.thresholds[:-1], strict=True):
-            qkv = products.plain(hidden, layer.qkv, live.tokens)
+            qkv = product(hidden, layer.qkv, live.tokens)
             context, received = attention(
                 qkv,
                 live.cu_seqlens,
@@ -73,10 +73,10 @@ class Forward:
                     scale=self.scale,
                 )
                 live, rows = settle(kept, live)
-            hidden = _finish(layer, context, hidden, products, live.tokens, rows=rows, residual_rows=rows)
-        return self._head(self._last(self.model.layers[-1], hidden, live, products))
+            hidden = _finish(layer, context, hidden, live.tokens, rows=rows, residual_rows=rows)
+        return self._head(self._last(self.model.layers[-1], hidden, live), live.sequences)
 
-    def _embedded(self, inputs: Inputs, live: Live, products: Products) -> Tensor:
+    def _embedded(self, inputs: Inputs, live: Live) -> Tensor:
         model, norm = self.model, self.model.embedding_norm
         hidden = embed(
             inputs.ids,
@@ -90,14 +90,14 @@ class Forward:
             token_types=None if model.token_type is None else inputs.types,
             count=live.tokens.on_device,
         )
-        return hidden if model.projection is None else products.plain(hidden, model.projection, live.tokens)
+        return hidden if model.projection is None else product(hidden, model.projection, live.tokens)
 
-    def _last(self, layer: GpuLayer, hidden: Tensor, live: Live, products: Products) -> Tensor:
+    def _last(self, layer: GpuLayer, hidden: Tensor, live: Live) -> Tensor:
         """The first tokens' last states (sequences, width): all that the head reads."""
         for_query, for_key_value = layer.first_parts(self.model.width)
         first = live.cu_seqlens[:-1]
-        query = products.plain(hidden, for_query, live.sequences, rows=first)
-        key_value = products.plain(hidden, for_key_value, live.tokens)
+        query = product(hidden, for_query, live.sequences, rows=first)
+        key_value = product(hidden, for_key_value, live.tokens)
         context = attend_first(
             query,
             key_value,
@@ -107,26 +107,28 @@ class Forward:
             positions=live.positions,
             distance_bias=self.model.distance_bias,
         )
-        return _finish(layer, context, hidden, products, live.sequences, rows=None, residual_rows=first)
+        return _finish(layer, context, hidden, live.sequences, rows=None, residual_rows=first)
 
-    def _head(self, hidden: Tensor) -> Tensor:
+    def _head(self, hidden: Tensor, count: Count) -> Tensor:
         model = self.model
-        pooled = model.head_activation(F.linear(hidden.float(), model.head_dense.weight, model.head_dense.bias))
-        return F.linear(pooled, model.head_output.weight, model.head_output.bias)
+        pooled = model.head_activation(product(hidden, model.head_dense, count))
+        tile, _ = plan(count.expected, model.head_output.weight)
+        # As one part, because parts are float32: so are logits.
+        logits = linear_in_parts(pooled, model.head_output.weight, parts=1, count=count.on_device, tile=tile)[0]
+        return logits + model.head_output.bias
 
 
 def _finish(
     layer: GpuLayer,
     context: Tensor,
     hidden: Tensor,
-    products: Products,
     count: Count,
     *,
     rows: Tensor | None,
     residual_rows: Tensor | None,
 ) -> Tensor:
     """Output projection, residual and norm, FFN, residual and norm, of the rows that stay."""
-    attended = products.normed(
+    attended = normed_product(
         context,
         layer.attention_output,
         hidden,
@@ -135,7 +137,7 @@ def _finish(
         rows=rows,
         residual_rows=residual_rows,
     )
-    inner = products.plain(attended, layer.ffn_in, count, activation=layer.activation)
+    inner = product(attended, layer.ffn_in, count, activation=layer.activation)
     if layer.other is not None:
         inner = layer.other(inner)
-    return products.normed(inner, layer.ffn_out, attended, layer.output_norm, count)
+    return normed_product(inner, layer.ffn_out, attended, layer.output_norm, count)

@@ -10,30 +10,29 @@ from torch import Tensor
 
 from thresher.engine.cuda.batch import Inputs, Layout
 
-GRAPHS = 8  # kept at a time; the one that was not used for longest goes first
+FINE_FROM = 2048  # tokens
+GRAPHS = 32  # kept at a time; the one that was not used for longest goes first
 # All of the work, given back as one tensor; with the tokens to expect before and after each pruning, or None.
 Run = Callable[[Inputs, Layout, Sequence[int] | None], Tensor]
 Seen = Callable[[Tensor, Layout], Sequence[int]]  # such numbers, from a result
 
 
 def bucket_of(*, tokens: int, sequences: int, longest: int, positions: int, typed: bool) -> Layout:
-    """Room for a batch, in steps of at most a half, or a double for sequences and lengths, whose surplus costs less.
-
-    The surplus programs of a launch leave at once, so it costs little time; a new bucket costs a capture.
+    """Room for a batch: a new bucket costs a capture, room that is not used next to nothing where our kernels compute,
+    but as much as any other where the library does. So the steps are fine for many tokens, and coarse for all else.
     """
     return Layout(
-        tokens=_stepped(tokens, least=32),
+        tokens=_stepped(tokens, least=32, steps=16 if tokens > FINE_FROM else 2),
         sequences=1 << (sequences - 1).bit_length(),
         max_length=min(positions, max(32, 1 << (longest - 1).bit_length())),
         typed=typed,
     )
 
 
-def _stepped(number: int, *, least: int) -> int:
-    """The smallest 2^k or 1.5 x 2^k that holds `number`."""
-    power = max(least, 1 << (number - 1).bit_length())
-    lower = power * 3 // 4
-    return lower if number <= lower and lower >= least else power
+def _stepped(number: int, *, least: int, steps: int) -> int:
+    """The smallest number that holds `number`, of so many in every doubling."""
+    step = max(1, (1 << (number - 1).bit_length()) // 2 // steps)
+    return max(least, -(-number // step) * step)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class GpuLayer:
 
 @dataclass(frozen=True)
 class GpuModel:
-    """Matrices in half precision; norms, the distance bias and the head in float32, where they cost nothing.
+    """Matrices in half precision; norms and the distance bias in float32, where they cost nothing.
 
     `distance_bias` is a (2 x positions - 1, heads) view of a table in which a head's numbers are neighbours.
     """
@@ -56,8 +56,8 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
     def tensor(given: Tensor, kind: torch.dtype = dtype) -> Tensor:
         return given.to(device, kind).contiguous()
 
-    def affine(given: Affine, kind: torch.dtype = dtype) -> Affine:
-        return Affine(tensor(given.weight, kind), tensor(given.bias, kind))
+    def affine(given: Affine) -> Affine:
+        return Affine(tensor(given.weight), tensor(given.bias))
 
     def norm(given: Norm) -> Norm:
         return Norm(tensor(given.weight, torch.float32), tensor(given.bias, torch.float32), given.epsilon)
@@ -86,9 +86,9 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
         projection=None if weights.projection is None else affine(weights.projection),
         layers=[made[id(each)] for each in weights.layers],
         distance_bias=None if bias is None else tensor(bias.t(), torch.float32).t(),
-        head_dense=affine(weights.head_dense, torch.float32),
+        head_dense=affine(weights.head_dense),
         head_activation=weights.head_activation,
-        head_output=affine(weights.head_output, torch.float32),
+        head_output=affine(weights.head_output),
         width=weights.shape.width,
     )
 

@@ -32,7 +32,7 @@ QUERIES = 64  # of a run, at once
 WHOLE_TILES = {"num_warps": 4, "num_stages": 1, "maxnreg": 128}
 WIDE_TILES = {"num_warps": 4, "num_stages": 1}  # more than 128 keys
 LONG_TILES = {"QUERIES": 128, "KEYS": 64, "num_warps": 8, "num_stages": 2}
-RECEIVED_TILES = {"QUERIES": 64, "KEYS": 128, "num_warps": 8, "num_stages": 3}
+RECEIVED_TILES = {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 3}
 LOG2_E = tl.constexpr(math.log2(math.e))  # exponentials are taken to base 2, the GPU's own
 
 

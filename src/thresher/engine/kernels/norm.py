@@ -12,10 +12,13 @@ from thresher.engine.kernels.toolchain import (
     live,
     live_rows,
     power_of_two,
+    processors,
     require_contiguous,
     tl,
     with_capacity,
 )
+
+PROGRAMS = 16  # to a processor
 
 
 def add_norm(
@@ -41,7 +44,8 @@ def add_norm(
     tile_width = power_of_two(width)
     # Two rows of a base-size model share a program: every thread has two vectors of 8 numbers to load.
     tile_rows = max(1, 2048 // tile_width)
-    _add_norm[(blocks(capacity, tile_rows),)](
+    # A program more than can run at once would only find out that its rows are not live.
+    _add_norm[(min(blocks(capacity, tile_rows), PROGRAMS * processors(residual.device)),)](
         result,
         values,
         residual,
@@ -110,25 +114,23 @@ def _add_norm(
     EARLY: tl.constexpr,
 ):
     begin(EARLY)
-    first = tl.program_id(0) * ROWS
     end = live_rows(count, capacity)
-    if first >= end:
-        return
-    row = first + tl.arange(0, ROWS)
-    here = row < end
     columns = tl.arange(0, TILE_WIDTH)
     there = columns < WIDTH
-    mask = here[:, None] & there[None, :]
-    at = row.to(tl.int64)[:, None] * WIDTH + columns[None, :]
-    if rows is not None:
-        other = tl.load(rows + row, mask=here, other=0).to(tl.int64)[:, None] * WIDTH + columns[None, :]
-    else:
-        other = at
-    total = tl.load(values + at, mask=mask, other=0.0).to(tl.float32)
-    for part in tl.static_range(1, PARTS):
-        total += tl.load(values + part * capacity * WIDTH + at, mask=mask, other=0.0).to(tl.float32)
-    if offset is not None:
-        total += tl.load(offset + columns, mask=there, other=0.0).to(tl.float32)[None, :]
-    total += tl.load(residual + other, mask=mask, other=0.0).to(tl.float32)
-    final = normalised(total, weight, bias, epsilon, columns, there, WIDTH)
-    tl.store(result + at, final.to(result.dtype.element_ty), mask=mask)
+    for first in range(tl.program_id(0) * ROWS, end, tl.num_programs(0) * ROWS):
+        row = first + tl.arange(0, ROWS)
+        here = row < end
+        mask = here[:, None] & there[None, :]
+        at = row.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+        if rows is not None:
+            other = tl.load(rows + row, mask=here, other=0).to(tl.int64)[:, None] * WIDTH + columns[None, :]
+        else:
+            other = at
+        total = tl.load(values + at, mask=mask, other=0.0).to(tl.float32)
+        for part in tl.static_range(1, PARTS):
+            total += tl.load(values + part * capacity * WIDTH + at, mask=mask, other=0.0).to(tl.float32)
+        if offset is not None:
+            total += tl.load(offset + columns, mask=there, other=0.0).to(tl.float32)[None, :]
+        total += tl.load(residual + other, mask=mask, other=0.0).to(tl.float32)
+        final = normalised(total, weight, bias, epsilon, columns, there, WIDTH)
+        tl.store(result + at, final.to(result.dtype.element_ty), mask=mask)
