@@ -24,7 +24,7 @@ from thresher.engine.backends.reference import DTYPES
 from thresher.engine.weights import read_weights
 from thresher.evaluation.unpadded import UnpaddedDense
 
-BATCHES = (1, 8, 32, 128, 256, 512)
+BATCHES = (1, 4, 16, 64, 128, 256, 512)
 MODES = ("sync", "graph")
 
 

@@ -212,6 +212,6 @@ def kernel_ms(work: Callable[[], object], device: str) -> float:
     """Median milliseconds of a short piece of device work, without the launch."""
     if device == "cpu":
         return float(np.median(whole_times(work, device, seconds=0.01, warm=1)))
-    from triton.testing import do_bench
+    from triton.testing import do_bench_cudagraph
 
-    return float(do_bench(work, warmup=5, rep=30, quantiles=(0.5,)))
+    return float(do_bench_cudagraph(work, rep=15, return_mode="median"))

@@ -14,9 +14,9 @@ from thresher.engine.kernels.linear import linear, linear_in_parts, plan
 from thresher.engine.kernels.norm import add_norm
 from thresher.engine.kernels.prune import prune
 
-ROWS = (12800, 2048, 52)
+ROWS = (13312, 6656, 2048, 52)
 MATRICES = {"qkv": (768, 2304), "output": (768, 768), "ffn_in": (768, 3072), "ffn_out": (3072, 768)}
-RUNS = (64, 128, 512, 4096)
+RUNS = (64, 128, 256, 512, 4096)
 TOKENS, HEADS, WIDTH = 16384, 12, 768
 LAYER_MACS = 12 * WIDTH * WIDTH  # per token, without attention
 
@@ -56,26 +56,31 @@ def one_linear(setting: Setting, rows: int, name: str) -> None:
     bias = torch.randn(outputs, device=device, dtype=dtype)
     all_rows, half = (torch.tensor([n], dtype=torch.int32, device=device) for n in (rows, rows // 2))
     gather = torch.randperm(rows, device=device).int()
-    parts = plan(rows, weight, divisible=True)[1]
+    parts_tile, parts = plan(rows, weight, divisible=True)
 
     def library() -> Any:
         return F.linear(values, weight, bias)
 
+    activated = name == "ffn_in"
+    tile, half_tile = (plan(n, weight, activated=activated)[0] for n in (rows, rows // 2))
+
     def ours(**named: Any) -> Any:
-        return linear(values, weight, bias, activation="gelu" if name == "ffn_in" else "none", **named)
+        return linear(values, weight, bias, activation="gelu" if activated else "none", **named)
 
     candidates: dict[str, Any] = {
         "library": library,
-        "library+gelu": lambda: torch.ops.aten.gelu_(library()),
-        "library+gather": lambda: F.linear(values.index_select(0, gather), weight, bias),
-        "kernel": lambda: ours(count=all_rows),
-        "half live": lambda: ours(count=half),
-        "gather": lambda: ours(rows=gather, count=all_rows),
+        "kernel": lambda: ours(count=all_rows, tile=tile),
+        "half live": lambda: ours(count=half, tile=half_tile),
     }
-    if name != "ffn_in":
-        del candidates["library+gelu"]
+    if activated:
+        candidates["library+gelu"] = lambda: torch.ops.aten.gelu_(library())
+    if name == "output":
+        candidates["library+gather"] = lambda: F.linear(values.index_select(0, gather), weight, bias)
+        candidates["gather"] = lambda: ours(rows=gather, count=all_rows, tile=tile)
     if parts > 1:
-        candidates[f"{parts} parts"] = lambda: linear_in_parts(values, weight, parts=parts, count=all_rows)
+        candidates[f"{parts} parts"] = lambda: linear_in_parts(
+            values, weight, parts=parts, count=all_rows, tile=parts_tile
+        )
     for mode, work in candidates.items():
         share = 0.5 if mode == "half live" else 1.0
         row(setting, f"linear {name}", mode, rows, kernel_ms(work, device), share * rows * inputs * outputs)
