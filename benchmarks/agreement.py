@@ -21,7 +21,9 @@ def measure(run: Path, data: Path | None, dtypes: list[str]) -> None:
     checkpoint, _, encoded = open_run(run, data)
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     contenders = [("reference", "fp32"), *(("cpu", dtype) for dtype in dtypes)]
-    engines = [Engine.from_model(model, tokenizer, backend=backend, dtype=dtype) for backend, dtype in contenders]
+    engines = [
+        Engine.from_model(model, tokenizer, device="cpu", backend=backend, dtype=dtype) for backend, dtype in contenders
+    ]
     rows = encoded.rows
     masked = predict(model, padded_batches(encoded, pad_id=tokenizer.pad_token_id), pruned=True)
     assert masked.kept is not None

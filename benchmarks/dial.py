@@ -30,7 +30,8 @@ BATCH = 32
 def measure(run: Path, data: Path | None, dials: list[float], dtype: str) -> None:
     checkpoint, task, encoded = open_run(run, data)
     rows = encoded.rows
-    engines = [Engine.from_model(checkpoint.model, checkpoint.tokenizer, dtype=dtype, dial=dial) for dial in dials]
+    model, tokenizer = checkpoint.model, checkpoint.tokenizer
+    engines = [Engine.from_model(model, tokenizer, device="cpu", dtype=dtype, dial=dial) for dial in dials]
     batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
     labels = np.array([row.label for row in rows])
     lengths = torch.tensor([len(row.input_ids) for row in rows])

@@ -154,7 +154,7 @@ def open_run(folder: Path, *, dtypes: Sequence[str], data: Path | None = None, t
     positions = 0
     for dtype in dtypes:
         for name, model in (("thresher dense", dense), ("thresher pruned", checkpoint.model)):
-            engine = Engine.from_model(model, checkpoint.tokenizer, dtype=dtype)
+            engine = Engine.from_model(model, checkpoint.tokenizer, device="cpu", dtype=dtype)
             positions = engine.packed.positions
             contenders.append(packed(name, engine))
     return Subject(

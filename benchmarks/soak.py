@@ -38,7 +38,7 @@ def measure(run: Path, data: Path | None, count: int) -> None:
     texts: list[Item] = [
         example.text if example.pair is None else (example.text, example.pair) for example in task.train
     ]
-    engine = Engine.load(run)
+    engine = Engine.load(run, device="cpu")
     alone = {text: engine.classify([text])[0] for text in texts[:500]}
     wrong, errors, memory, done = 0, 0, [], 0
     began = time.perf_counter()

@@ -44,7 +44,9 @@ def measure(run: Path, data: Path | None, dtype: str) -> None:
     )
     steps = find_steps(checkpoint.model, calibration) if dtype == STATIC else ()
     for name, dial in (("dense", 0.0), ("pruned", 1.0)):
-        engine = Engine.from_model(checkpoint.model, checkpoint.tokenizer, dtype=dtype, dial=dial, steps=steps)
+        engine = Engine.from_model(
+            checkpoint.model, checkpoint.tokenizer, device="cpu", dtype=dtype, dial=dial, steps=steps
+        )
         batches = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
         for batch in batches[:1]:
             engine.packed.logits(*zip(*batch, strict=True))

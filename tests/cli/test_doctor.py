@@ -21,6 +21,7 @@ def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("THRESHER_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_milliseconds", milliseconds)
     monkeypatch.setattr(module, "_works", lambda dtype: True)
+    monkeypatch.setattr("thresher.engine.choose.gpu_problem", lambda: "no GPU in this test")
     return found
 
 

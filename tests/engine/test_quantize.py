@@ -71,7 +71,7 @@ def test_what_is_measured_is_what_the_engine_gives(run: Path, tmp_path: Path) ->
 
     block = made(run, tmp_path / "out", score=score)
     for dtype, logits in zip(("fp32", "int8", "int8-static"), seen, strict=True):
-        output = Engine.load(tmp_path / "out", dtype=dtype).packed.logits([ids for ids, _ in texts(70)])
+        output = Engine.load(tmp_path / "out", device="cpu", dtype=dtype).packed.logits([ids for ids, _ in texts(70)])
         np.testing.assert_allclose(logits, output.logits.numpy(), atol=2e-2, rtol=2e-2)
         lengths = np.array([[len(ids)] for ids, _ in texts(70)])
         kept = float((output.kept[:, :-1].numpy() / lengths).mean())
@@ -84,10 +84,10 @@ def test_the_engine_takes_int8_for_a_quantized_run_where_it_is_fastest(
 ) -> None:
     made(run, tmp_path / "out")
     monkeypatch.setattr("thresher.engine.choose.probe", lambda: {"fp32": 3.0, "bf16": 2.0, "int8": 1.0})
-    assert Engine.load(tmp_path / "out").describe()["dtype"] == "int8-static"
-    assert Engine.load(run).describe()["dtype"] == "bf16"
+    assert Engine.load(tmp_path / "out", device="cpu").describe()["dtype"] == "int8-static"
+    assert Engine.load(run, device="cpu").describe()["dtype"] == "bf16"
     monkeypatch.setattr("thresher.engine.choose.probe", lambda: {"fp32": 3.0, "bf16": 0.5, "int8": 1.0})
-    engine = Engine.load(tmp_path / "out")
+    engine = Engine.load(tmp_path / "out", device="cpu")
     assert engine.describe()["dtype"] == "bf16"
     assert "quantized, but int8 is not faster here" in engine.describe()["why"]
 

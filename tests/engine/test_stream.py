@@ -21,7 +21,7 @@ TEXTS = ["good film", "bad bad film", "film", "good bad good film film", "a b c 
 def engine() -> Engine:
     model = tiny_model("bert")
     prune_with_(model)
-    return Engine.from_model(model, tiny_tokenizer(), dtype="fp32")
+    return Engine.from_model(model, tiny_tokenizer(), device="cpu", dtype="fp32")
 
 
 def alike(a: Prediction, b: Prediction) -> bool:
@@ -88,7 +88,7 @@ def test_describe_says_why(engine: Engine) -> None:
 
 def test_regression_gives_values() -> None:
     model = tiny_model("bert", num_labels=1)
-    found = Engine.from_model(model, tiny_tokenizer(), dtype="fp32").classify(TEXTS)
+    found = Engine.from_model(model, tiny_tokenizer(), device="cpu", dtype="fp32").classify(TEXTS)
     assert all(item.value is not None and item.label is None for item in found)
     assert torch.tensor([item.value for item in found]).unique().numel() > 1
 
@@ -117,7 +117,7 @@ def test_a_text_the_tokenizer_fails_on_harms_only_itself() -> None:
         ]
         return found
 
-    engine = Engine.from_model(tiny_model("bert"), tokenizer, dtype="fp32")
+    engine = Engine.from_model(tiny_model("bert"), tokenizer, device="cpu", dtype="fp32")
     good, poison, nothing, last = engine.classify(["good film", "poison", "nothing", "film"])
     assert good.label and last.label
     assert poison.error == "the tokenizer cannot read the text: cannot"
