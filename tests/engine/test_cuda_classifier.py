@@ -204,12 +204,9 @@ def test_tiles_are_chosen_for_the_tokens_of_the_first_batch() -> None:
 
 def test_auto_goes_by_tokens_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = classifier(pruned("bert"), "auto")
-    monkeypatch.setattr(module, "GRAPH_UP_TO_TOKENS_PRUNED", 5)
-    monkeypatch.setattr(module, "GRAPH_UP_TO_TOKENS_DENSE", 3)
+    monkeypatch.setattr(module, "GRAPH_UP_TO_TOKENS", 5)
     assert [engine.pack([[11] * n]).mode for n in (5, 6)] == ["graph", "sync"]
     assert "up to 5 tokens run as one CUDA graph" in engine.describe()["mode_why"]
-    dense = classifier(pruned("bert"), "auto", dial=0)
-    assert [dense.pack([[11] * n]).mode for n in (3, 4)] == ["graph", "sync"]
     assert classifier(pruned("bert"), "sync").describe()["mode_why"] == "sync was asked for"
 
 

@@ -121,11 +121,7 @@ class Engine:
         weights = read_weights(model)
         if hasattr(model.base_model, GATES_NAME) and gates_of(model).mode != "off":
             gates = gates_of(model)
-            if gates.rule is not None:
-                raise ModelError(
-                    f"the engine prunes by thresholds, and this model by the rule '{gates.rule.name}'; "
-                    "measure it with: thresher eval"
-                )
+            gates.require_thresholds()
             thresholds, config = gates.thresholds.tolist(), gates.config
         else:
             thresholds, config = [0.0] * weights.shape.layers, PruneConfig()

@@ -27,11 +27,9 @@ from thresher.errors import ConfigError, ModelError
 MODES = ("auto", "sync", "graph")
 CUDA_DTYPES = ("fp16", "bf16", "fp32")  # fp32 is there for tests of decisions: it runs without tensor cores
 OLDEST = (8, 0)  # compute capability: Ampere, the first with bfloat16 and asynchronous copies
-# Up to so many tokens in a batch a graph is taken to be faster than library products with their synchronisations.
-# ESTIMATES, to be replaced by what the part "crossover" of benchmarks/gpu/bench.py measures: for pruned models, and for
-# dense ones, which never synchronise.
-GRAPH_UP_TO_TOKENS_PRUNED = 8192
-GRAPH_UP_TO_TOKENS_DENSE = 4096
+# Graphs were faster, or as fast, at every size measured (benchmarks/gpu: up to 83,000 tokens), and their memory grows with
+# their room.
+GRAPH_UP_TO_TOKENS = 98_304
 
 
 @dataclass(frozen=True)
@@ -101,18 +99,12 @@ class CudaClassifier:
             "width": self.shape.width,
         }
 
-    @property
-    def graph_up_to_tokens(self) -> int:
-        """Batches up to this many tokens run as a graph in mode auto."""
-        return GRAPH_UP_TO_TOKENS_PRUNED if self.forward.pruning_layers else GRAPH_UP_TO_TOKENS_DENSE
-
     def _why(self) -> str:
         if self.mode != "auto":
             return f"{self.mode} was asked for"
-        kind = "pruned" if self.forward.pruning_layers else "dense"
         return (
-            f"batches of up to {self.graph_up_to_tokens} tokens run as one CUDA graph, bigger ones with library "
-            f"products: the limit for {kind} models, see benchmarks/gpu"
+            f"batches of up to {GRAPH_UP_TO_TOKENS} tokens run as one CUDA graph, bigger ones with library products: "
+            "graphs were the faster wherever both were measured, see benchmarks/gpu"
         )
 
     def logits(
@@ -130,7 +122,7 @@ class CudaClassifier:
         sizes = {"tokens": int(lengths.sum()), "sequences": len(lengths)}
         mode = self.mode
         if mode == "auto":
-            mode = "graph" if sizes["tokens"] <= self.graph_up_to_tokens else "sync"
+            mode = "graph" if sizes["tokens"] <= GRAPH_UP_TO_TOKENS else "sync"
         longest, typed = int(lengths.max()), self.packer.typed
         if mode == "graph":
             layout = bucket_of(**sizes, longest=longest, positions=self.positions, typed=typed)
