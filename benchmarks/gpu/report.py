@@ -201,6 +201,30 @@ def decisions_table() -> str:
     return "\n".join(lines)
 
 
+def front_table() -> str:
+    """For the front page: against the strongest unpadded rival at batch 256, and one text alone."""
+    rows = measured("engines")
+    names = ("hf-sdpa", "hf-compile", "torch-unpadded", *OURS)
+    sizes = [("qnli", 256), ("squad", 256), ("qnli", 1)]
+    heads = [f"{lengths} lengths, batch {batch}: texts/s" for lengths, batch in sizes[:2]] + ["one text, ms"]
+    lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(sizes) + 1) + "|"]
+    for name in names:
+        mode = "padded" if name.startswith("hf") else None
+        cells = []
+        for lengths, batch in sizes:
+            try:
+                row = one(rows, name, lengths=lengths, batch=batch, mode=mode)
+            except ValueError:  # torch.compile was measured at the targets' sizes only
+                cells.append("")
+                continue
+            rival = one(rows, "torch-unpadded", lengths=lengths, batch=batch)
+            ratio = rival["ms_p50"] / row["ms_p50"]
+            cells.append(f"{row['ms_p50']:.2f}" if batch == 1 else f"{row['sequences_per_s']:,.0f} ({ratio:.2f}x)")
+        shown = NAMES[(name, "graph") if name in OURS else (name, mode or "dense")].removesuffix(", graph")
+        lines.append(f"| {shown.replace(', graph', '')} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def parts() -> dict[str, Any]:
     """What stands between which marks of the page."""
     return {
@@ -216,3 +240,4 @@ if __name__ == "__main__":
     growth_figure()
     for mark, made in parts().items():
         write_between_marks(mark, made(), PAGE)
+    write_between_marks("gpu", front_table(), HERE.parents[1] / "README.md")

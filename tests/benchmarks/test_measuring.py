@@ -1,6 +1,7 @@
 """benchmarks/measuring.py: memory, record files and generated parts of a page; and the page itself."""
 
 import importlib
+import sys
 from pathlib import Path
 
 import measuring
@@ -65,3 +66,12 @@ def test_the_front_page_shows_the_records() -> None:
     assert len(records) >= 2 and all(results.whole_table(record) in page for record in records)
     front = (measuring.HERE.parent / "README.md").read_text(encoding="utf-8")
     assert results.front_table([record for record in records if "mpnet" in record["run"]]) in front
+
+
+def test_the_gpu_pages_show_their_records() -> None:
+    sys.path.insert(0, str(measuring.HERE / "gpu"))
+    report = importlib.import_module("report")
+    page = report.PAGE.read_text(encoding="utf-8")
+    for mark, made in report.parts().items():
+        assert f"<!-- {mark} -->\n{made()}\n<!-- end -->" in page
+    assert report.front_table() in (measuring.HERE.parent / "README.md").read_text(encoding="utf-8")

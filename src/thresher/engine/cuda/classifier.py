@@ -27,7 +27,7 @@ from thresher.errors import ConfigError, ModelError
 MODES = ("auto", "sync", "graph")
 CUDA_DTYPES = ("fp16", "bf16", "fp32")  # fp32 is there for tests of decisions: it runs without tensor cores
 OLDEST = (8, 0)  # compute capability: Ampere, the first with bfloat16 and asynchronous copies
-# Graphs were faster, or as fast, at every size measured (benchmarks/gpu: up to 83,000 tokens), and their memory grows with
+# Graphs were faster, or as fast, at every size measured (benchmarks/gpu: up to 83,000 tokens); their memory grows with
 # their room.
 GRAPH_UP_TO_TOKENS = 98_304
 
