@@ -202,6 +202,14 @@ def test_tiles_are_chosen_for_the_tokens_of_the_first_batch() -> None:
     assert engine._tokens_seen(result, batch.layout) == [sum(map(len, ids)), *kept]
 
 
+def test_a_matrix_that_descriptors_cannot_hold_is_refused() -> None:
+    model = tiny_model("bert", intermediate_size=36)
+    with pytest.raises(ModelError, match="36 inputs, and the GPU kernels need a multiple of 8"):
+        CudaClassifier(
+            read_weights(model), "fp16", thresholds=[0.0] * LAYERS, config=PruneConfig(), mode="sync", device=DEVICE
+        )
+
+
 def test_auto_goes_by_tokens_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = classifier(pruned("bert"), "auto")
     monkeypatch.setattr(module, "GRAPH_UP_TO_TOKENS", 5)

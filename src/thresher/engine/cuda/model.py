@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from thresher.engine.kernels.linear import ALIGNED
 from thresher.engine.weights import Affine, Layer, Norm, Weights
+from thresher.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,12 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
         return given.to(device, kind).contiguous()
 
     def affine(given: Affine) -> Affine:
+        inputs = given.weight.shape[1]
+        if inputs * dtype.itemsize % ALIGNED:
+            raise ModelError(
+                f"a matrix of the model has {inputs} inputs, and the GPU kernels need a multiple of "
+                f"{ALIGNED // dtype.itemsize}; use device = 'cpu', or backend = 'reference'"
+            )
         return Affine(tensor(given.weight), tensor(given.bias))
 
     def norm(given: Norm) -> Norm:

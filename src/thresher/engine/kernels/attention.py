@@ -108,6 +108,7 @@ def attention_reference(
     scored: bool,
     positions: Tensor | None = None,
     distance_bias: Tensor | None = None,
+    mostly_long: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The same, one run at a time."""
     width, starts, contexts, received = qkv.shape[1] // 3, cu_seqlens.tolist(), [], []

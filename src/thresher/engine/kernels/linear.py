@@ -115,6 +115,7 @@ def linear_reference(
     activation: str = "none",
     rows: Tensor | None = None,
     count: Tensor | None = None,
+    tile: Tile | None = None,
 ) -> Tensor:
     """The same in plain torch."""
     capacity = len(values) if rows is None else len(rows)
@@ -126,7 +127,13 @@ def linear_reference(
 
 
 def linear_in_parts_reference(
-    values: Tensor, weight: Tensor, *, parts: int, rows: Tensor | None = None, count: Tensor | None = None
+    values: Tensor,
+    weight: Tensor,
+    *,
+    parts: int,
+    rows: Tensor | None = None,
+    count: Tensor | None = None,
+    tile: Tile | None = None,
 ) -> Tensor:
     """The same in plain torch, but all in the first part: only the sum is defined."""
     values, weight = at_least_float32(values), at_least_float32(weight)
