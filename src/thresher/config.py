@@ -129,11 +129,23 @@ class PruneConfig(Settings):
             )
 
 
+# Every way to choose the tokens to drop. Those that learn can do it at the price lambda; the others need a target.
+METHODS = ("learned", "manual", "spatten", "lat", "power", "collapse", "random", "dense")
+LEARNING_METHODS = ("learned", "power")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Settings):
     """How it is learned. `TrainConfig.recipe_named("paper")` gives the other recipe's defaults."""
 
     recipe: str = setting("default", "which defaults to start from", choices=("default", "paper"))
+    method: str = setting(
+        "learned",
+        "how tokens are chosen: learned thresholds, or a rival: manual (a fixed ramp), spatten (top-k by share), "
+        "lat (LengthDrop and search), power (PoWER-BERT), collapse (first token only, from one layer on), random, "
+        "dense (no pruning, trained on as long)",
+        choices=METHODS,
+    )
     target_flops: float | None = setting(0.5, "relative FLOPs to reach (0.5 = half the cost)", above=0.0, high=1.0)
     lambda_: float | None = setting(
         None, "the paper's way: weight of the L1 regulariser, instead of a FLOPs target", low=0.0
@@ -174,6 +186,17 @@ class TrainConfig(Settings):
         "hidden states to match: 'first_token' (of every layer) or 'embeddings' (of every live token; the paper's)",
         choices=("first_token", "embeddings"),
     )
+    cumulative_scores: bool = setting(False, "spatten: rank tokens by the sum of their scores in all layers so far")
+    length_drop: float = setting(
+        0.2,
+        "lat: largest share of its tokens that a layer drops in training (published: 0.2 to 0.4)",
+        above=0.0,
+        high=0.9,
+    )
+    layer_drop: float = setting(0.2, "lat: probability that training leaves out a layer", low=0.0, high=0.9)
+    search_rounds: int = setting(
+        30, "lat: rounds of the search for lengths, each with up to 60 passes over the selection rows", low=0
+    )
     freeze_embeddings: bool = setting(True, "keep the word embeddings as they are")
     max_length: int | None = setting(128, "longest sequence in tokens; longer ones are truncated and counted", low=4)
     precision: str = setting(
@@ -189,6 +212,10 @@ class TrainConfig(Settings):
         if (self.target_flops is None) == (self.lambda_ is None):
             raise ConfigError(
                 f"target_flops = {self.target_flops} and lambda_ = {self.lambda_}: give exactly one of them"
+            )
+        if self.lambda_ is not None and self.method not in (*LEARNING_METHODS, "dense"):
+            raise ConfigError(
+                f"method = '{self.method}' learns nothing that lambda_ = {self.lambda_} could price; give target_flops"
             )
         if self.accumulate > self.batch_size:
             raise ConfigError(f"accumulate = {self.accumulate} is larger than batch_size = {self.batch_size}")

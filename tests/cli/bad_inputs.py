@@ -138,6 +138,12 @@ SETTINGS = [
         2,
     ),
     Bad("unknown recipe", PRUNE + " --recipe soup", ("recipe = 'soup'", "default, paper"), 2),
+    Bad("unknown method", PRUNE + " --method magic", ("method = 'magic'", "learned, manual, spatten"), 2),
+    Bad("price for a ramp", PRUNE + " --method manual --lambda 0.1", ("'manual' learns nothing", "target_flops"), 2),
+    Bad("paper's price for top-k", PRUNE + " --method spatten --recipe paper", ("'spatten' learns nothing",), 2),
+    Bad(
+        "top-k out of reach", PRUNE + " --method spatten --target-flops 0.5", ("cannot be reached", "such as manual"), 2
+    ),
     Bad("batch of none", PRUNE + " --batch-size 0", ("batch_size = 0", "below 1"), 2),
     Bad("accumulate beyond batch", PRUNE + " --batch-size 2 --accumulate 4", ("accumulate = 4", "batch_size = 2"), 2),
     Bad("accumulate beyond rows", PRUNE + " --batch-size 99 --accumulate 90", ("accumulate = 90", "39 training"), 2),
@@ -205,6 +211,23 @@ TOML = [
         ("protect = 'first'", "tuple"),
         2,
         {"a.toml": "[prune]\nprotect = 'first'\n"},
+    ),
+]
+
+TOML += [
+    Bad(
+        "collapse without a first token",
+        PRUNE + " --config {tmp}/a.toml --method collapse",
+        ("'collapse' keeps only protected tokens", "add 'first'"),
+        2,
+        {"a.toml": "[prune]\nprotect = ['none']\ncollapse_last = false\n"},
+    ),
+    Bad(
+        "lengths that drop all",
+        PRUNE + " --config {tmp}/a.toml --method lat",
+        ("length_drop = 1.0", "above 0.9"),
+        2,
+        {"a.toml": "[train]\nlength_drop = 1\n"},
     ),
 ]
 
@@ -454,6 +477,12 @@ RUNS = [
     Bad("no such run", "eval {tmp}/run --test {test}", ("/run is not a thresher run", "thresher prune")),
     Bad("eval of a dense model", "eval {head} --test {test}", ("not a thresher run", "thresher.json")),
     Bad("explain of a dense model", "explain {head} film", ("not a thresher run", "thresher.json")),
+    Bad(
+        "run with an unknown rule",
+        EVAL,
+        ("thresher.json", "rule 'bottom' is not one of: top_share, top_count"),
+        prepare=copied_run(rule={"name": "bottom"}),
+    ),
     Bad(
         "run of a newer format", EVAL, ("format version 99", "upgrade thresher"), prepare=copied_run(format_version=99)
     ),

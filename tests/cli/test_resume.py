@@ -9,9 +9,10 @@ import torch
 
 from tests.cli import tiny
 from tests.cli.conftest import Stock
-from thresher.training import trainer
+from thresher.training import method, trainer
 
 STEPS = 6
+HOME = {"finetune": trainer, "soft": method, "hard": method}  # the module that calls the stage's loss
 PRUNE = (
     f"prune {{model}} --train {{rows}} --out {{out}} --max-steps {STEPS} --batch-size 8 --target-flops 0.6 "
     "--lr 1e-3 --precision fp32 --device cpu"
@@ -35,7 +36,7 @@ def uninterrupted(places: dict[str, Path], tmp_path_factory: pytest.TempPathFact
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, stage: str, step: int) -> None:
     """Ctrl-C in the given step (from 0) of a stage."""
-    stock_loss: Callable[..., Any] = getattr(trainer, f"{stage}_loss")
+    stock_loss: Callable[..., Any] = getattr(HOME[stage], f"{stage}_loss")
     calls = 0
 
     def loss(*args: Any, **kwargs: Any) -> Any:
@@ -45,7 +46,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, stage: str, step: int) -> None:
             raise KeyboardInterrupt
         return stock_loss(*args, **kwargs)
 
-    monkeypatch.setattr(trainer, f"{stage}_loss", loss)
+    monkeypatch.setattr(HOME[stage], f"{stage}_loss", loss)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +81,14 @@ def test_resumed_run_is_the_uninterrupted_one(
     steps = 0
     with monkeypatch.context() as patch:
         for name in ("finetune", "soft", "hard"):
-            stock_loss = getattr(trainer, f"{name}_loss")
+            stock_loss = getattr(HOME[name], f"{name}_loss")
 
             def count(*args: Any, stock_loss: Callable[..., Any] = stock_loss, **kwargs: Any) -> Any:
                 nonlocal steps
                 steps += 1
                 return stock_loss(*args, **kwargs)
 
-            patch.setattr(trainer, f"{name}_loss", count)
+            patch.setattr(HOME[name], f"{name}_loss", count)
         tiny.succeeds(PRUNE + " --resume", **places, out=out)
     left = STEPS * (3 - ("finetune", "soft", "hard").index(stage)) - step
     assert steps == left + lost, "only the interval that was interrupted is done again"

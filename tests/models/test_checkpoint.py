@@ -21,6 +21,7 @@ from thresher.errors import CheckpointError, ModelError
 from thresher.models import checkpoint
 from thresher.models.attach import gates_of
 from thresher.models.checkpoint import FORMAT_VERSION, MANIFEST, load, load_dense, read_manifest, replacing_folder, save
+from thresher.models.rules import TopCount, TopShare
 
 THRESHOLDS = (-math.inf, 0.1, 0.9, math.inf)
 
@@ -156,12 +157,32 @@ def test_a_model_without_gates_is_not_saved(tmp_path: Path, tokenizer: Any) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("rule", [TopShare([1.0, 0.8, 1 / 3, 0.1], order="cumulative"), TopCount([9, 5, 3, 2])])
+def test_a_rule_is_saved_in_a_format_that_older_versions_refuse(rule: Any, tmp_path: Path, tokenizer: Any) -> None:
+    model = pruned_model("bert", (0.0,) * LAYERS).float()
+    gates_of(model).rule = rule
+    inputs = ragged(model)
+    wanted = logits_of(model, inputs)
+    save(model, tokenizer, tmp_path / "run")
+    found = load(tmp_path / "run")
+    assert torch.equal(logits_of(found.model, inputs), wanted)
+    assert found.manifest["format_version"] == 2 and found.manifest["rule"] == rule.to_dict()
+    loaded = gates_of(found.model).rule
+    assert loaded is not None and loaded.to_dict() == rule.to_dict()
+
+
+def test_a_damaged_rule(saved: Path) -> None:
+    edit(saved, rule={"name": "top_count", "counts": [3, 2]})
+    with refused(CheckpointError, MANIFEST, "rule 'top_count' needs a list 'counts' of 4 numbers, one per layer"):
+        load(saved)
+
+
 # --- damaged manifests -----------------------------------------------------------------------------------------------
 
 
 def test_newer_format(saved: Path) -> None:
     edit(saved, format_version=FORMAT_VERSION + 1)
-    with refused(CheckpointError, MANIFEST, "has format version 2, newer than 1, the newest known here; upgrade thres"):
+    with refused(CheckpointError, MANIFEST, "has format version 3, newer than 2, the newest known here; upgrade"):
         load(saved)
 
 

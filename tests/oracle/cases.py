@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from transformers import RobertaConfig, RobertaForSequenceClassification
 
 import thresher
+from thresher.baselines.topk import retain_shares
 from thresher.config import PruneConfig
 from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
+from thresher.models.rules import TopShare
 
 FOLDER = Path(os.environ.get("THRESHER_ORACLE", Path(__file__).parents[3] / "shared" / "oracle"))
 THRESHOLDS = "roberta.thresher_gates.thresholds"
@@ -119,6 +121,8 @@ def build_model(case: Case) -> RobertaForSequenceClassification:
     gates = gates_of(model).to(case.dtype)
     gates.set_mode("soft" if case.soft else "hard", soft_mask="plain")
     gates.temperature = case.settings["temperature"] * case.unit
+    if case.topk:
+        gates.rule = TopShare(retain_shares(case.settings["token_keep_rate"], layers=case.layers))
     return model.train("train" in case.settings["mode"])
 
 

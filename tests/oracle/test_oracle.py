@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.oracle.cases import FOLDER, Case, build_model, load_cases, losses, run
+from thresher.baselines.topk import retain_shares
 from thresher.core.cost import EncoderShape, dense_macs, flops, paper_macs, relative_flops
 
 CASES = load_cases()
@@ -14,10 +15,9 @@ pytestmark = pytest.mark.skipif(not CASES, reason=f"no oracle cases in {FOLDER};
 
 
 def cases(**wanted: Any) -> pytest.MarkDecorator:
-    """Parametrize over the cases with these properties; top-k cases are listed and skipped with their reason."""
-    skip = pytest.mark.skip(reason="top-k is a rival method that does not exist here yet")
+    """Parametrize over the cases with these properties."""
     chosen = [
-        pytest.param(case, id=case.name, marks=skip if case.topk else ())
+        pytest.param(case, id=case.name)
         for case in CASES
         if all(getattr(case, name) == value for name, value in wanted.items())
     ]
@@ -50,7 +50,13 @@ def test_scores_and_decisions(case: Case) -> None:
             emptied = emptied | ~alive_out.any(dim=-1)
             assert torch.equal(trace.alive[i + 1][~emptied], alive_out[~emptied])
             assert (trace.alive[i + 1][emptied].sum(dim=-1) == 1).all()
-    assert compared > 0
+    assert compared > 0 or case.topk, "only the top-k case holds no scores"
+
+
+@cases(topk=True)
+def test_shares_of_the_top_k_schedule(case: Case) -> None:
+    ours = torch.tensor(retain_shares(case.settings["token_keep_rate"], layers=case.layers), dtype=torch.float64)
+    close(ours, case.io["keep_rates"], case)
 
 
 @cases(soft=True)

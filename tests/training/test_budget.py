@@ -81,6 +81,10 @@ def test_an_unreachable_target_is_refused_with_the_bound_and_the_way_out() -> No
     assert "ramp = 'plain'" in str(error.value)
     check_reachable(SHAPE, LENGTHS, thresholds, lowest)
     check_reachable(SHAPE, LENGTHS, [0.1, 0.5, math.inf], 0.35)
+    with pytest.raises(ConfigError, match="ask for more, or turn back$"):
+        check_reachable(SHAPE, LENGTHS, thresholds, 0.35, way_out="turn back")
+    with pytest.raises(ConfigError, match="ask for more$"):  # every layer prunes already
+        check_reachable(SHAPE, LENGTHS, [0.1, 0.5, math.inf], 0.01, way_out="turn back")
 
 
 # --- search ----------------------------------------------------------------------------------------------------------
@@ -118,6 +122,25 @@ def test_the_search_finds_a_step_in_the_cost() -> None:
         scale_to_target(scaler, measure, 0.6, lambda flops: None)
         assert gates_of(model).thresholds[1].item() == pytest.approx(jump, rel=0.1)
         gates_of(model).set_thresholds([0.0, 1.0, 1.0, math.inf])
+
+
+def test_the_nearest_that_was_seen_stays() -> None:
+    """Whole tokens make the cost a staircase; wherever the search ends, the step nearest to the target is applied."""
+
+    class Stairs:
+        factor = math.nan
+
+        def apply(self, factor: float) -> None:
+            self.factor = factor
+
+        def cost(self) -> float:
+            return math.ceil(4 / (1 + self.factor)) / 4
+
+    for target in (0.3, 0.45, 0.6, 0.7, 0.9):
+        stairs, seen = Stairs(), []
+        reached = scale_to_target(stairs, stairs.cost, target, seen.append)
+        assert reached == stairs.cost()
+        assert abs(reached - target) == min(abs(cost - target) for cost in seen)
 
 
 def test_the_search_stops_early_when_it_hits() -> None:

@@ -119,7 +119,7 @@ def test_progress_is_reported_stage_by_stage(learned: Learned) -> None:
     for stage in ("soft", "hard"):
         flops = [numbers["flops"] for name, numbers in learned.recorder.steps if name == stage]
         assert all(value is not None and 0 < value < 1 for value in flops)
-    reached = [note for note in learned.recorder.notes if note.startswith("thresholds scaled")]
+    reached = [note for note in learned.recorder.notes if note.startswith("thresholds set")]
     assert len(reached) == 2 and all(f"of {TARGET} asked for" in note for note in reached)
 
 

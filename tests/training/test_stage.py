@@ -183,8 +183,8 @@ def test_micro_batches_make_the_same_step(stage: str, accumulate: int) -> None:
     def step(parts: int) -> tuple[dict[str, Tensor], Recorder]:
         model = gated_model(dropout=0.0)
         gates_of(model).set_mode("off" if stage == "finetune" else "hard")
-        plan = StagePlan(name=stage, epochs=1, loss=finetune_loss if stage == "finetune" else hard_with_teacher(model))
-        settings = replace(SETTINGS, accumulate=parts, max_steps=1, clip=1e9)
+        plan = StagePlan(name=stage, steps=1, loss=finetune_loss if stage == "finetune" else hard_with_teacher(model))
+        settings = replace(SETTINGS, accumulate=parts, clip=1e9)
         recorder = train(model, plan, settings, optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
         return weights_of(model), recorder
 
@@ -205,7 +205,7 @@ def test_training_follows_the_schedule_and_gives_the_rates_back() -> None:
     seen, told = [], []
     plan = StagePlan(
         name="finetune",
-        epochs=1,
+        steps=6,
         loss=finetune_loss,
         before_step=told.append,
         after_step=lambda step, flops: seen.append((step, flops, optimizer.param_groups[0]["lr"])),
@@ -233,7 +233,7 @@ def test_checkpoints_come_after_their_steps_and_their_metric_is_shown() -> None:
         training.append(wrapped.training)
         return finetune_loss(wrapped, batch)
 
-    plan = StagePlan(name="finetune", epochs=1, loss=loss)
+    plan = StagePlan(name="finetune", steps=6, loss=loss)
     recorder = train(model, plan, SETTINGS, checkpoints={2, 6}, on_checkpoint=on_checkpoint)
     assert asked == [2, 6]
     assert [numbers["metric"] for _, numbers in recorder.steps] == [None, 0.5, None, None, None, 1.5]
@@ -243,7 +243,7 @@ def test_checkpoints_come_after_their_steps_and_their_metric_is_shown() -> None:
 def test_a_stage_that_is_done_does_nothing() -> None:
     model = gated_model()
     before = weights_of(model)
-    recorder = train(model, StagePlan(name="finetune", epochs=1, loss=finetune_loss), SETTINGS, start=6)
+    recorder = train(model, StagePlan(name="finetune", steps=6, loss=finetune_loss), SETTINGS, start=6)
     assert recorder.steps == [] and recorder.begun == []
     assert all(torch.equal(value, before[name]) for name, value in weights_of(model).items())
 
@@ -253,8 +253,8 @@ def test_gradients_are_clipped_over_the_whole_batch() -> None:
     model = gated_model(dropout=0.0)
     gates_of(model).set_mode("off")
     start = weights_of(model)
-    plan = StagePlan(name="finetune", epochs=1, loss=finetune_loss)
-    settings = replace(SETTINGS, accumulate=2, clip=0.01, max_steps=1)
+    plan = StagePlan(name="finetune", steps=1, loss=finetune_loss)
+    settings = replace(SETTINGS, accumulate=2, clip=0.01)
     train(model, plan, settings, optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
     parts = [(value - start[name]).square().nan_to_num().sum() for name, value in weights_of(model).items()]
     assert math.sqrt(sum(float(part) for part in parts)) == pytest.approx(0.01, rel=1e-3)

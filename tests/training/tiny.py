@@ -92,9 +92,11 @@ def value_task(rows: int = 64) -> Task:
     return Task(spec=VALUES, train=value_rows(rows, seed=1), selection=value_rows(24, seed=2), test=test, source="")
 
 
-def stock_model(name: str = "bert", *, outputs: int = 2, dropout: float = 0.1, seed: int = 0) -> Any:
+def stock_model(
+    name: str = "bert", *, outputs: int = 2, dropout: float = 0.1, seed: int = 0, layers: int = LAYERS
+) -> Any:
     """Random weights, larger than usual, so that attention is far from uniform from the start."""
-    sizes: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+    sizes: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": layers, "num_attention_heads": HEADS}
     sizes |= {"intermediate_size": FFN_WIDTH, "max_position_embeddings": POSITIONS, "vocab_size": len(VOCABULARY)}
     sizes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout, "initializer_range": 0.2}
     sizes |= {"classifier_dropout": dropout, "classifier_dropout_prob": dropout, "pad_token_id": 0}
@@ -112,10 +114,11 @@ def gated_model(
     outputs: int = 2,
     dropout: float = 0.1,
     seed: int = 0,
+    layers: int = LAYERS,
     **settings: Any,
 ) -> Any:
     """A tiny model with gates; `settings` are PruneConfig's."""
-    model = stock_model(name, outputs=outputs, dropout=dropout, seed=seed)
+    model = stock_model(name, outputs=outputs, dropout=dropout, seed=seed, layers=layers)
     thresher.prune_(model, PruneConfig(**settings))
     if thresholds is not None:
         gates_of(model).set_thresholds(thresholds)

@@ -104,6 +104,7 @@ def bench(
     from thresher.errors import ConfigError
     from thresher.evaluation.lineup import Material, parse_engines
     from thresher.evaluation.verdict import judge
+    from thresher.models.attach import gates_of
     from thresher.models.checkpoint import load, read_manifest
     from thresher.records import provenance
     from thresher.tasks.encode import encode, usable_positions
@@ -125,6 +126,8 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     checkpoint = load(run)
+    if "thresher" in wanted:
+        gates_of(checkpoint.model).require_thresholds()
     tokenizer = checkpoint.tokenizer
     limits = {"max_length": trained_length(manifest), "positions": usable_positions(checkpoint.model.config)}
     encoded = encode(tokenizer, examples[:rows], **limits).rows

@@ -81,6 +81,7 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
     """Learn, measure and save; returns the outcome in the first process and None in the others."""
     from rich.markup import escape
 
+    from thresher.baselines import method_named
     from thresher.cli.measure import Version, measure
     from thresher.models.attach import prune_
     from thresher.training.progress import Bars
@@ -94,6 +95,7 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
         tokenizer,
         job.task,
         job.train,
+        method=method_named(job.train.method),
         finetune=finetune,
         work=job.work,
         resume=job.resume,

@@ -21,7 +21,7 @@ from thresher.config import RECIPES, PruneConfig, TrainConfig, read_toml
 from thresher.errors import ConfigError
 
 TRAIN_FLAGS = (
-    *("target_flops", "lambda_", "finetune_epochs", "soft_epochs", "hard_epochs", "max_steps", "batch_size"),
+    *("method", "target_flops", "lambda_", "finetune_epochs", "soft_epochs", "hard_epochs", "max_steps", "batch_size"),
     *("accumulate", "lr", "temperature", "distill", "max_length", "precision", "seed"),
 )
 
@@ -45,6 +45,7 @@ def prune(
     regression: Annotated[
         bool | None, typer.Option("--regression/--classes", help="what the labels are; default: decided by looking")
     ] = None,
+    method: Annotated[str | None, _train("method")] = None,
     target_flops: Annotated[float | None, _train("target_flops")] = None,
     lambda_: Annotated[float | None, typer.Option("--lambda", help=TrainConfig.help_for("lambda_"))] = None,
     recipe: Annotated[str | None, _train("recipe")] = None,

@@ -117,6 +117,8 @@ class PrunedLayer(nn.Module):
         family, gates = self._thresher
         if gates.mode == "off":
             return super().forward(hidden_states, *args, **kwargs)
+        if gates.skips_layer():
+            return family.wrap(hidden_states)
         output = pruned_layer(
             family.parts(self),
             hidden_states,

@@ -21,9 +21,11 @@ from thresher.config import PruneConfig
 from thresher.errors import CheckpointError, ConfigError, ModelError
 from thresher.models.attach import gates_of, prune_, weights_without_gates
 from thresher.models.registry import family_named
+from thresher.models.rules import rule_from
 from thresher.records import write_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+THRESHOLDS_ONLY = 1  # what a run without another rule is written as, so that older versions can open it
 MANIFEST = "thresher.json"
 
 
@@ -52,11 +54,12 @@ def save(
     manifest = {
         **gates.about,
         **(about or {}),
-        "format_version": FORMAT_VERSION,
+        "format_version": THRESHOLDS_ONLY if gates.rule is None else FORMAT_VERSION,
         "model_type": model.config.model_type,
         "layers": len(gates.thresholds),
         "thresholds": [_number_to_json(value) for value in gates.thresholds.tolist()],
         "prune": gates.config.to_dict(),
+        **({} if gates.rule is None else {"rule": gates.rule.to_dict()}),
     }
     weights = weights_without_gates(model)
     with replacing_folder(Path(path)) as folder:
@@ -82,6 +85,8 @@ def load(path: str | Path) -> Checkpoint:
     gates = gates_of(model)
     try:
         gates.set_thresholds([_number_from_json(value) for value in manifest["thresholds"]])
+        if "rule" in manifest:
+            gates.rule = rule_from(manifest["rule"], layers=len(gates.thresholds))
     except ConfigError as error:
         raise CheckpointError(f"{folder / MANIFEST}: {error}") from error
     return Checkpoint(model=model.eval(), tokenizer=tokenizer, manifest=manifest)
@@ -113,6 +118,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} has a threshold that is not a number: {manifest['thresholds']}")
     try:
         PruneConfig.from_dict(manifest["prune"])
+        if "rule" in manifest:
+            rule_from(manifest["rule"], layers=manifest["layers"])
     except ConfigError as error:
         raise CheckpointError(f"{file}: {error}") from error
     return dict(manifest)
@@ -143,11 +150,11 @@ def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) 
     return model, tokenizer
 
 
-def has_head(path: str | Path, num_labels: int) -> bool:
-    """Whether the folder holds a sequence classifier with this many outputs."""
+def has_head(path: str | Path, num_labels: int | None = None) -> bool:
+    """Whether the folder holds a sequence classifier, with this many outputs where the number is given."""
     config = _read_config(_expanded(path))
     classifier = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
-    return classifier and config.num_labels == num_labels
+    return classifier and num_labels in (None, config.num_labels)
 
 
 def _expanded(path: str | Path) -> str:

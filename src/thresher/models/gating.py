@@ -1,7 +1,8 @@
-"""The gates of one model: thresholds, mode, and what happened in the latest forward pass."""
+"""The gates of one model: thresholds or another rule, mode, and what happened in the latest forward pass."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from thresher.config import PruneConfig
 from thresher.core.gates import hard_keep, protected_tokens, soft_gate
 from thresher.core.scores import attention_probabilities, relative_scores, scores_in
 from thresher.errors import ConfigError, ModelError
+from thresher.models.rules import Rule
 
 MODES = ("off", "soft", "hard")
 SOFT_MASKS = ("cumulative", "plain")
@@ -29,6 +31,7 @@ class Trace:
     alive: list[Tensor]
     scores: list[Tensor] = field(default_factory=list)
     gates: list[Tensor] = field(default_factory=list)
+    input_ids: Tensor | None = None
 
     def lengths(self) -> Tensor:
         """(batch,) tokens at the input."""
@@ -42,15 +45,19 @@ class Trace:
 class Gates(nn.Module):
     """Thresholds and the pruning state that the layers of one model share.
 
+    `rule`, where there is one, decides instead of the thresholds.
     A forward pass calls `begin`, then `probabilities` and `decide` once per layer pass, in order, and `end`.
     """
 
     thresholds: nn.Parameter  # (layers,)
+    rule: Rule | None
 
     def __init__(self, config: PruneConfig, thresholds: Sequence[float]) -> None:
         super().__init__()
         self.config = config
         self.thresholds = nn.Parameter(torch.tensor(list(thresholds), dtype=torch.float32), requires_grad=False)
+        self.register_module("rule", None)
+        self.left_out: frozenset[int] = frozenset()  # layers that training skips for the moment
         self.mode = "hard"
         self.soft_mask = "cumulative"
         self.temperature = 0.1
@@ -65,8 +72,22 @@ class Gates(nn.Module):
             raise ConfigError(f"soft_mask = {soft_mask!r} is not one of: {', '.join(SOFT_MASKS)}")
         self.mode = mode
         self.soft_mask = soft_mask or self.soft_mask
-        self.thresholds.requires_grad_(mode == "soft")
+        for parameter in self.learned():
+            parameter.requires_grad_(mode == "soft")
         self.trace = None
+
+    def learned(self) -> list[nn.Parameter]:
+        """What a soft stage learns beside the weights: the thresholds, or the rule's own parameters."""
+        return [self.thresholds] if self.rule is None else list(self.rule.parameters())
+
+    @contextmanager
+    def leaving_out(self, layers: Sequence[int]) -> Iterator[None]:
+        """Skip these layers (from 0) for a while: LayerDrop."""
+        self.left_out = frozenset(layers)
+        try:
+            yield
+        finally:
+            self.left_out = frozenset()
 
     def set_thresholds(self, values: Sequence[float] | Tensor) -> None:
         """Replace all thresholds; NaN or a wrong number of them is an error."""
@@ -77,6 +98,14 @@ class Gates(nn.Module):
             raise ConfigError(f"thresholds {given} contain NaN; every threshold must be a number or infinity")
         with torch.no_grad():
             self.thresholds.copy_(torch.tensor(given, dtype=self.thresholds.dtype))
+
+    def require_thresholds(self) -> None:
+        """Refuse a rule, for whoever only knows thresholds."""
+        if self.rule is not None:
+            raise ModelError(
+                f"the engine prunes by thresholds, and this model by the rule '{self.rule.name}'; "
+                "measure it with: thresher eval"
+            )
 
     def begin(self, attention_mask: Tensor, input_ids: Tensor | None) -> None:
         """Start a forward pass. attention_mask, input_ids: (batch, tokens)."""
@@ -94,12 +123,23 @@ class Gates(nn.Module):
         protected = protected_tokens(
             self.config.protect, alive=alive, input_ids=input_ids, separator_id=self.config.separator_id
         )
-        self.trace = Trace(protected=protected, alive=[alive])
+        self.trace = Trace(protected=protected, alive=[alive], input_ids=input_ids)
         self.running = True
 
     def end(self) -> None:
         """The forward pass is over; its trace stays readable."""
         self.running = False
+
+    def skips_layer(self) -> bool:
+        """Whether the coming layer is left out; it then drops nothing."""
+        trace = self._running()
+        if len(trace.scores) not in self.left_out:
+            return False
+        alive = trace.alive[-1]
+        trace.scores.append(torch.zeros(alive.shape, device=alive.device))
+        trace.gates.append(alive)
+        trace.alive.append(alive)
+        return True
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Attention over what is still alive. logits: (batch, heads, queries, keys)."""
@@ -113,24 +153,35 @@ class Gates(nn.Module):
         if alive.is_floating_point():
             # A fading key gets less attention because it fades; judge it by what it would get in full.
             relative = relative / alive.clamp(min=1e-6)
-        scores, threshold = scores_in(self.config.scale, relative, alive), self.thresholds[layer]
+        scores = scores_in(self.config.scale, relative, alive)
         trace.scores.append(scores)
         if self.mode == "hard":
-            # At most 0 means that the layer does not prune, even if a score underflows to 0.
-            limit = torch.where(threshold > 0, threshold, float("-inf")).detach()
-            keep = hard_keep(scores.detach(), limit, alive=alive, protected=trace.protected)
+            keep = self._keep(layer, scores.detach(), trace)
             trace.gates.append(keep)
             trace.alive.append(keep)
             return None
-        gate = soft_gate(
-            scores, threshold, temperature=self.temperature, alive=trace.alive[0], protected=trace.protected
-        )
+        gate = self._soft(layer, scores, trace)
         trace.gates.append(gate)
         if self.soft_mask == "plain":
             trace.alive.append(alive)
             return gate
         trace.alive.append(alive * gate)
         return None
+
+    def _keep(self, layer: int, scores: Tensor, trace: Trace) -> Tensor:
+        """Which tokens stay, by the rule or by the layer's threshold."""
+        if self.rule is not None:
+            return self.rule.keep(layer, scores, trace)
+        threshold = self.thresholds[layer]
+        # At most 0 means that the layer does not prune, even if a score underflows to 0.
+        limit = torch.where(threshold > 0, threshold, float("-inf")).detach()
+        return hard_keep(scores, limit, alive=trace.alive[-1], protected=trace.protected)
+
+    def _soft(self, layer: int, scores: Tensor, trace: Trace) -> Tensor:
+        if self.rule is not None:
+            return self.rule.soft(layer, scores, trace)
+        threshold, alive = self.thresholds[layer], trace.alive[0]
+        return soft_gate(scores, threshold, temperature=self.temperature, alive=alive, protected=trace.protected)
 
     def _running(self) -> Trace:
         if self.trace is None or not self.running or len(self.trace.scores) >= len(self.thresholds):
@@ -146,8 +197,11 @@ class Gates(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Follow the model to another device, but never below float32 (model.half() must not round thresholds)."""
-        exact = self.thresholds.detach().clone()
+        exact = [value.detach().clone() for value in self._floats()]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        dtype = torch.promote_types(self.thresholds.dtype, torch.float32)
-        self.thresholds.data = exact.to(device=self.thresholds.device, dtype=dtype)
+        for value, before in zip(self._floats(), exact, strict=True):
+            value.data = before.to(device=value.device, dtype=torch.promote_types(value.dtype, torch.float32))
         return self
+
+    def _floats(self) -> list[Tensor]:
+        return [value for value in (*self.parameters(), *self.buffers()) if value.is_floating_point()]

@@ -1,7 +1,8 @@
-"""Hitting a FLOPs target: one multiplier on all thresholds, found by search and then held by a controller."""
+"""Hitting a FLOPs target: one multiplier, found by search; that of thresholds is then held by a controller."""
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from thresher.models.predict import Batch, predict
 
 SEARCH_STEPS = 10
 TOLERANCE = 0.002
+SLACK = 0.01  # what costs this much more than the target still meets it
 TYPICAL_SLOPE = -0.4  # of relative FLOPs against the multiplier's logarithm, only to choose the second measurement
 
 
@@ -31,31 +33,49 @@ def lowest_flops(shape: EncoderShape, lengths: Tensor, thresholds: Sequence[floa
     return float(relative_flops(shape, lengths, kept))
 
 
-def check_reachable(shape: EncoderShape, lengths: Tensor, thresholds: Sequence[float], target: float) -> None:
+def check_reachable(
+    shape: EncoderShape,
+    lengths: Tensor,
+    thresholds: Sequence[float],
+    target: float,
+    *,
+    way_out: str = "let every layer prune with [prune] ramp = 'plain' in a --config file",
+) -> None:
     """Refuse, before any training, a target that no scaling of these thresholds reaches."""
     lowest = lowest_flops(shape, lengths, thresholds)
     if target < lowest:
+        hint = "" if thresholds[0] > 0 else f", or {way_out}"
         raise ConfigError(
             f"target_flops = {target} cannot be reached: even dropping all but one token in every pruning layer leaves "
-            f"{lowest:.3f}; ask for more, or let every layer prune with [prune] ramp = 'plain' in a --config file"
+            f"{lowest:.3f}; ask for more{hint}"
         )
 
 
+class Scaler(Protocol):
+    """One knob: the larger the factor, the less is kept."""
+
+    def apply(self, factor: float) -> None: ...
+
+
 def scale_to_target(
-    gates: "GateScaler", measure: Callable[[], float], target: float, on_step: Callable[[float], None]
+    gates: Scaler, measure: Callable[[], float], target: float, on_step: Callable[[float], None]
 ) -> float:
     """Find the multiplier at which the measured FLOPs meet the target; returns what was reached.
 
-    Secant steps in log space inside a shrinking bracket, because every measurement is a pass over the sample.
+    Secant steps in log space inside a shrinking bracket, because every measurement is a pass over the sample. Where the
+    cost has steps, the search may jump past the nearest one, so the nearest that was seen is what stays.
     """
     low, high = math.log(1 / 64), math.log(64)
     at, slope = 0.0, TYPICAL_SLOPE
     before: tuple[float, float] | None = None
-    reached = math.nan
+    nearest: tuple[float, float, float] | None = None  # distance, multiplier, cost
     for _ in range(SEARCH_STEPS):
         gates.apply(math.exp(at))
         reached = measure()
         on_step(reached)
+        distance = round(abs(reached - target), 6)
+        if nearest is None or distance <= nearest[0]:  # of equals the later: the bracket has shrunk around it
+            nearest = (distance, math.exp(at), reached)
         if abs(reached - target) < TOLERANCE:
             break
         low, high = (at, high) if reached > target else (low, at)
@@ -64,7 +84,9 @@ def scale_to_target(
         before = (at, reached)
         step = at + (target - reached) / slope
         at = step if low < step < high else (low + high) / 2
-    return reached
+    assert nearest is not None  # there is at least one step
+    gates.apply(nearest[1])
+    return nearest[2]
 
 
 class GateScaler:

@@ -30,12 +30,12 @@ def expected_kept(trace: Trace) -> Tensor:
 
 
 def finetune_loss(model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-    return Loss(total=task_loss(model(**_inputs(batch)).logits, batch["labels"]), flops=None)
+    return Loss(total=task_loss(model(**model_inputs(batch)).logits, batch["labels"]), flops=None)
 
 
 def soft_loss(model: nn.Module, batch: dict[str, Tensor], *, config: TrainConfig, shape: EncoderShape) -> Loss:
     """Task loss plus the price of keeping tokens: the paper's L1 term, or the distance to the FLOPs target."""
-    logits = model(**_inputs(batch)).logits
+    logits = model(**model_inputs(batch)).logits
     trace = gates_of(model).trace
     assert trace is not None  # the forward pass above leaves one
     flops = relative_flops(shape, trace.lengths(), expected_kept(trace))
@@ -57,7 +57,7 @@ def hard_loss(
     teacher: nn.Module | None,
 ) -> Loss:
     """Task loss at fixed decisions, mixed with distillation from the dense teacher."""
-    outputs = model(**_inputs(batch), output_hidden_states=teacher is not None)
+    outputs = model(**model_inputs(batch), output_hidden_states=teacher is not None)
     trace = gates_of(model).trace
     assert trace is not None  # the forward pass above leaves one
     total = task_loss(outputs.logits, batch["labels"])
@@ -66,7 +66,7 @@ def hard_loss(
         total = (1 - config.distill) * total + config.distill * soft
     if teacher is not None:
         with torch.no_grad():
-            wanted = teacher(**_inputs(batch), output_hidden_states=True).hidden_states
+            wanted = teacher(**model_inputs(batch), output_hidden_states=True).hidden_states
         states = hidden_distillation_loss(
             outputs.hidden_states, wanted, which=config.distill_states, alive=trace.alive[0]
         )
@@ -74,5 +74,6 @@ def hard_loss(
     return Loss(total=total, flops=relative_flops(shape, trace.lengths(), trace.kept()))
 
 
-def _inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+def model_inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The part of a batch that the model's forward pass takes."""
     return {name: value for name, value in batch.items() if name not in ("labels", "rows")}

@@ -13,13 +13,14 @@ def make_optimizer(model: Any, config: TrainConfig, *, lr: float, learn_threshol
     """AdamW over what this stage trains; freezes the word embeddings if the configuration says so."""
     embeddings: nn.Embedding = model.get_input_embeddings()
     embeddings.weight.requires_grad_(not config.freeze_embeddings)
-    thresholds = gates_of(model).thresholds
-    weights = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter is not thresholds]
+    gates = gates_of(model)
+    gate_ids = {id(parameter) for parameter in gates.parameters()}
+    weights = [p for p in model.parameters() if p.requires_grad and id(p) not in gate_ids]
     groups: list[dict[str, Any]] = [
         {"params": [p for p in weights if p.ndim >= 2], "lr": lr, "weight_decay": config.weight_decay},
         {"params": [p for p in weights if p.ndim < 2], "lr": lr, "weight_decay": 0.0},
     ]
     if learn_thresholds:
-        groups.append({"params": [thresholds], "lr": config.threshold_lr, "weight_decay": 0.0})
+        groups.append({"params": gates.learned(), "lr": config.threshold_lr, "weight_decay": 0.0})
     fused = weights[0].device.type == "cuda"
     return torch.optim.AdamW(groups, fused=fused)

@@ -22,7 +22,7 @@ class StagePlan:
     """What a stage does. `after_step(step, flops)` runs after every optimizer step, `before_step(progress)` before."""
 
     name: str
-    epochs: float
+    steps: int
     loss: Callable[[nn.Module, dict[str, Tensor]], Loss]
     before_step: Callable[[float], None] = lambda progress: None
     after_step: Callable[[int, float | None], None] = lambda step, flops: None
@@ -62,7 +62,7 @@ def run_stage(
     on_checkpoint: Callable[[int], float | None],
 ) -> None:
     """Train from optimizer step `start` to the end, calling `on_checkpoint` after the steps named in `checkpoints`."""
-    steps = total_steps(len(rows), plan.epochs, settings)
+    steps = plan.steps
     if start >= steps:
         return
     world, rank, device = accelerator.num_processes, accelerator.process_index, accelerator.device

@@ -1,10 +1,12 @@
-"""The paper's three steps as one object: soft stage, thresholds fixed, hard stage; before them a head if need be."""
+"""The paper's three steps as one object: soft stage, thresholds fixed, hard stage; before them a head if need be.
+
+Which tokens are dropped, and what is learned for it, is the method's affair (`training.method`).
+"""
 
 import functools
-import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +21,27 @@ from thresher.core.cost import relative_flops
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.hardware import choose_precision
 from thresher.models.attach import encoder_shape, gates_of, name_classes_, weights_without_gates
-from thresher.models.predict import Predictions, predict
+from thresher.models.predict import Batch, Predictions, predict
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
 from thresher.tasks.task import Task
-from thresher.training.budget import (
-    SEARCH_STEPS,
-    Controller,
-    GateScaler,
-    check_reachable,
-    measured_flops,
-    scale_to_target,
-)
-from thresher.training.objective import Loss, finetune_loss, hard_loss, soft_loss
+from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
+from thresher.training.method import Learned, Method, Run
+from thresher.training.objective import Loss, finetune_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.progress import Silent
 from thresher.training.snapshot import optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, run_stage, total_steps
+from thresher.training.standing import Standing, digest_of
 
 CALIBRATION_ROWS = 384
-STAGES = ("finetune", "soft", "hard")
-
-
-@dataclass
-class Standing:
-    """Where training stands, as saved in every snapshot: the stage and step to go on from, and what was seen so far.
-
-    `best_score` is of the current stage's best checkpoint on the selection split; `history` one row per evaluation.
-    """
-
-    stage: str = STAGES[0]
-    step: int = 0
-    best_score: float | None = None
-    best_fits: bool = False
-    dense: dict[str, float] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
-    seconds: float = 0.0
 
 
 class Trainer:
     """Teaches a model with gates (see `prune_`) which tokens to drop.
 
     `fit` leaves the best checkpoint in the model, gates in hard mode. With `work`, the state is saved there at every
-    evaluation, and `resume=True` goes on from it. `finetune=True` trains the dense model first.
+    evaluation, and `resume=True` goes on from it. `finetune=True` trains the dense model first. `method` is how tokens
+    are chosen; `thresher.baselines.method_named` gives the rivals.
     """
 
     def __init__(
@@ -70,6 +51,7 @@ class Trainer:
         task: Task,
         config: TrainConfig | None = None,
         *,
+        method: type[Method] = Learned,
         finetune: bool = False,
         work: Path | None = None,
         resume: bool = False,
@@ -79,6 +61,11 @@ class Trainer:
         self.model, self.task, self.config = model, task, config or TrainConfig()
         self.finetune, self.work = finetune, work
         self.gates, self.shape = gates_of(model), encoder_shape(model)
+        if method.name != self.config.method:
+            raise ConfigError(
+                f"method = '{self.config.method}', but the trainer was given '{method.name}'; "
+                "pass method=thresher.baselines.method_named(config.method)"
+            )
         if model.config.num_labels != task.spec.num_labels:
             raise DataError(
                 f"the model has {model.config.num_labels} outputs, but task {task.spec.name} needs "
@@ -91,10 +78,6 @@ class Trainer:
         self.train_set = self._encode(tokenizer, task.train)
         self.selection_set = self._encode(tokenizer, task.selection)
         self.pad_id: int = tokenizer.pad_token_id
-        self._ramp = self.gates.thresholds.detach().cpu().clone()
-        if self.config.target_flops is not None:
-            lengths = torch.tensor(self.train_set.lengths)
-            check_reachable(self.shape, lengths, self._ramp.tolist(), self.config.target_flops)
         self.accelerator = Accelerator(cpu=device == "cpu", mixed_precision="no")
         parts = self.accelerator.num_processes * self.config.accumulate
         if min(self.config.batch_size, len(self.train_set.rows)) < parts:
@@ -104,8 +87,19 @@ class Trainer:
             )
         self.progress = progress if progress is not None and self.accelerator.is_main_process else Silent()
         self.precision, _ = choose_precision(self.config.precision, self.accelerator.device.type)
+        run = Run(
+            model=model,
+            config=self.config,
+            shape=self.shape,
+            lengths=torch.tensor(self.train_set.lengths),
+            progress=self.progress,
+            cost=lambda: measured_flops(self.model, self._calibration),
+            evaluate=lambda: self._evaluate(pruned=True),
+        )
+        self.method = method(run)
         self.model.to(self.accelerator.device)
-        self.standing = Standing(stage="finetune" if finetune else "soft")
+        self._first_stage = "soft" if method.learns else "hard"
+        self.standing = Standing(stage="finetune" if finetune else self._first_stage)
         self._best: dict[str, Tensor] = {}
         self._teacher: dict[str, Tensor] = {}
         self._resumed: dict[str, dict[str, Tensor]] = {}
@@ -114,7 +108,7 @@ class Trainer:
             self._restore()
 
     def fit(self) -> Standing:
-        """Run what is left of the three stages; afterwards the model holds the best pruned checkpoint."""
+        """Run what is left of the stages; afterwards the model holds the best pruned checkpoint."""
         with self.progress:
             if self.standing.stage == "finetune":
                 self._finetune()
@@ -125,7 +119,7 @@ class Trainer:
                 self._soft()
             self._hard()
         self.model.eval()
-        self.gates.about = {"task": self.task.describe(), "recipe": self.config.to_dict()}
+        self.gates.about = {"task": self.task.describe(), "recipe": self.config.to_dict(), **self.method.about()}
         self.standing.seconds = self._seconds()
         return self.standing
 
@@ -137,9 +131,10 @@ class Trainer:
 
     def _finetune(self) -> None:
         self.gates.set_mode("off")
-        self._run(StagePlan(name="finetune", epochs=self.config.finetune_epochs, loss=finetune_loss), lr=self.config.lr)
+        steps = self._steps(self.config.finetune_epochs)
+        self._run(StagePlan(name="finetune", steps=steps, loss=finetune_loss), lr=self.config.lr)
         self._restore_best()
-        self._next_stage("soft")
+        self._next_stage(self._first_stage)
 
     def _fix_teacher(self) -> None:
         """What the model is now, dense, is the teacher and the baseline."""
@@ -150,63 +145,51 @@ class Trainer:
         self._say(f"dense: selection score {self.standing.dense['score']:.4f}")
 
     def _soft(self) -> None:
-        config = self.config
-        if self.standing.step == 0 and config.target_flops is not None:
-            self._meet_target(config.target_flops)
-        self.gates.set_mode("soft", soft_mask=config.soft_mask)
-
-        def anneal(progress: float) -> None:
-            self.gates.temperature = config.temperature * (config.final_temperature / config.temperature) ** progress
-
-        def keep_in_range(step: int, flops: float | None) -> None:
-            if config.target_flops is not None:  # below zero a threshold means nothing, and scaling it would invert it
-                with torch.no_grad():
-                    self.gates.thresholds.clamp_(min=0.0)
-
-        def loss(model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-            return soft_loss(model, batch, config=config, shape=self.shape)
-
+        method, config = self.method, self.config
+        self._meet_target()
+        self.gates.set_mode("soft", soft_mask=method.soft_mask)
         plan = StagePlan(
-            name="soft", epochs=config.soft_epochs, loss=loss, before_step=anneal, after_step=keep_in_range
+            name="soft",
+            steps=self._steps(config.soft_epochs),
+            loss=method.soft_loss,
+            before_step=method.before_soft_step,
+            after_step=lambda step, flops: method.after_soft_step(),
         )
         self._run(plan, lr=config.lr)
         self._next_stage("hard")
 
     def _hard(self) -> None:
-        config = self.config
+        method, config = self.method, self.config
         self.gates.set_mode("hard")
-        if self.standing.step == 0 and config.target_flops is not None:
-            self._meet_target(config.target_flops)
-        steps = total_steps(len(self.train_set.rows), config.hard_epochs, self._loop_settings())
-        controller = (
-            Controller(self.model, target=config.target_flops, total_steps=steps)
-            if config.target_flops is not None
-            else None
-        )
-        teacher = self._teacher_model() if config.distill_hidden > 0 else None
+        self._meet_target()
+        # A method without a soft stage gets its steps here, so that all methods train for as long.
+        steps = self._steps(config.hard_epochs, *([] if method.learns else [config.soft_epochs]))
+        teacher = self._teacher_model() if config.distill_hidden > 0 and method.distills else None
 
         def loss(model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-            wanted = self.teacher_logits[batch["rows"]].to(self.accelerator.device) if config.distill > 0 else None
-            return hard_loss(model, batch, config=config, shape=self.shape, teacher_logits=wanted, teacher=teacher)
+            wanted = (
+                self.teacher_logits[batch["rows"]].to(self.accelerator.device) if len(self.teacher_logits) else None
+            )
+            return method.hard_loss(model, batch, teacher_logits=wanted, teacher=teacher)
 
         def hold_target(step: int, flops: float | None) -> None:
-            if controller is not None and flops is not None:
-                controller.update(step, flops)
+            method.after_hard_step(step, steps=steps, flops=flops)
 
-        plan = StagePlan(name="hard", epochs=config.hard_epochs, loss=loss, after_step=hold_target)
-        self._run(plan, lr=config.hard_lr or config.lr)
-        if not self._best:  # no steps asked for: the thresholds as they are
+        self._run(
+            StagePlan(name="hard", steps=steps, loss=loss, after_step=hold_target), lr=config.hard_lr or config.lr
+        )
+        if not self._best:  # no steps asked for: the decisions as they are
             self._consider(self._evaluate(pruned=True))
         self._restore_best()
+        method.finish()
 
     # ---- one stage, with evaluations and snapshots on the way
 
     def _run(self, plan: StagePlan, *, lr: float) -> None:
-        settings, pruned = self._loop_settings(), plan.name != "finetune"
+        pruned = plan.name != "finetune"
         optimizer = make_optimizer(self.model, self.config, lr=lr, learn_thresholds=plan.name == "soft")
         if "optimizer" in self._resumed:
             restore_optimizer(self.model, optimizer, self._resumed.pop("optimizer"))
-        steps = total_steps(len(self.train_set.rows), plan.epochs, settings)
         evaluations = self.config.evals_per_stage
 
         def checkpoint(step: int) -> float:
@@ -224,18 +207,18 @@ class Trainer:
             optimizer,
             self.train_set.rows,
             pad_id=self.pad_id,
-            settings=settings,
+            settings=self._loop_settings(),
             accelerator=self.accelerator,
             progress=self.progress,
             start=self.standing.step,
-            checkpoints={max(1, steps * i // evaluations) for i in range(1, evaluations + 1)},
+            checkpoints={max(1, plan.steps * i // evaluations) for i in range(1, evaluations + 1)},
             on_checkpoint=checkpoint,
         )
 
     def _consider(self, found: dict[str, float]) -> None:
         """Keep this checkpoint if it is the best so far; one within the FLOPs target always beats one that is not."""
-        target = self.config.target_flops
-        fits = target is None or "relative_flops" not in found or found["relative_flops"] <= target + 0.01
+        target = self.method.target
+        fits = target is None or "relative_flops" not in found or found["relative_flops"] <= target + SLACK
         standing = self.standing
         better = standing.best_score is None or (fits, found["score"]) >= (standing.best_fits, standing.best_score)
         if better:
@@ -251,24 +234,25 @@ class Trainer:
         self.standing.best_score, self.standing.best_fits = None, False
         self._best = {}
 
-    def _meet_target(self, target: float) -> None:
-        """Scale all thresholds so that hard pruning costs what was asked for."""
+    def _meet_target(self) -> None:
+        """At the start of a stage: let hard pruning cost what was asked for."""
+        target = self.method.target
+        if target is None or self.standing.step > 0:
+            return
+        self.progress.begin(self.method.knob, total=SEARCH_STEPS)
+        reached = self.method.meet(target)
+        # Processes must agree to the bit, and a GPU's sums need not.
+        for value in self.gates.state_dict().values():
+            value.copy_(broadcast(value.clone()))
+        self._say(f"{self.method.knob} set: relative FLOPs {reached:.3f} of {target} asked for")
+
+    @functools.cached_property
+    def _calibration(self) -> list[Batch]:
+        """A few training rows, the same every time, to measure costs on."""
         rows = self.train_set.rows
         chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.config.seed))[:CALIBRATION_ROWS]
         sample = EncodedSet([rows[i] for i in chosen.tolist()], 0, self.train_set.max_length)
-        batches = padded_batches(sample, pad_id=self.pad_id)
-        scaler = GateScaler(self.model, floor=0.01 * self._ramp)
-        self.progress.begin("thresholds", total=SEARCH_STEPS)
-        reached = scale_to_target(
-            scaler,
-            lambda: measured_flops(self.model, batches),
-            target,
-            lambda flops: self.progress.step(flops=flops),
-        )
-        # Processes must agree to the bit, and a GPU's sums need not.
-        with torch.no_grad():
-            self.gates.thresholds.copy_(broadcast(self.gates.thresholds.detach().clone()))
-        self._say(f"thresholds scaled: relative FLOPs {reached:.3f} of {target} asked for")
+        return padded_batches(sample, pad_id=self.pad_id)
 
     # ---- evaluation
 
@@ -290,7 +274,7 @@ class Trainer:
 
     def _predict_teacher(self) -> Tensor:
         """(rows, outputs) logits of the dense teacher on the training rows: once, not once an epoch."""
-        if self.config.distill == 0:
+        if self.config.distill == 0 or not self.method.distills:
             return torch.empty(0)
         self.progress.begin("teacher", total=1)
         current = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
@@ -342,16 +326,12 @@ class Trainer:
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
         """Everything that must be the same for a resumed run to be the run that was interrupted."""
-        digest = hashlib.sha256()
-        for data in (self.train_set, self.selection_set):
-            for row in data.rows:
-                digest.update(repr((row.input_ids, row.token_type_ids, row.label)).encode())
         return {
             **self.config.to_dict(),
             "prune settings": self.gates.config.to_dict(),
             "model": [self.model.config.model_type, *asdict(self.shape).values()],
             "finetune": self.finetune,
-            "data": digest.hexdigest(),
+            "data": digest_of(self.train_set, self.selection_set),
         }
 
     def _seconds(self) -> float:
@@ -362,6 +342,10 @@ class Trainer:
     def _encode(self, tokenizer: Any, examples: Sequence[Any]) -> EncodedSet:
         positions = usable_positions(self.model.config)
         return encode(tokenizer, examples, max_length=self.config.max_length, positions=positions)
+
+    def _steps(self, *epochs: float) -> int:
+        """Optimizer steps of stages of so many epochs, together."""
+        return sum(total_steps(len(self.train_set.rows), each, self._loop_settings()) for each in epochs)
 
     def _loop_settings(self) -> LoopSettings:
         config = self.config

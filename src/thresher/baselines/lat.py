@@ -1,0 +1,143 @@
+"""Length-Adaptive Transformer: train with random lengths, then search for the lengths that cost the target."""
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from thresher.baselines.evolution import Candidate, Lengths, evolve
+from thresher.core.cost import relative_flops
+from thresher.core.losses import distillation_loss, task_loss
+from thresher.models.attach import gates_of
+from thresher.models.rules import TopCount
+from thresher.training.budget import SLACK, check_reachable
+from thresher.training.method import Method
+from thresher.training.objective import Loss, model_inputs
+
+RANDOM_MODELS = 2  # in every step, beside the full and the smallest
+
+
+def shortest(low: int, high: int) -> int:
+    return low
+
+
+def uniform(low: int, high: int) -> int:
+    return int(torch.randint(low, high + 1, ()))
+
+
+def drop_lengths(
+    longest: int,
+    rate: float,
+    pick: Callable[[int, int], int],
+    *,
+    layers: int,
+    left_out: frozenset[int] = frozenset(),
+) -> Lengths:
+    """LengthDrop: l_i is picked from [ceil((1 - rate) l_(i-1)), l_(i-1)]; a layer that is left out drops nothing."""
+    found, length = [], longest
+    for layer in range(layers):
+        if layer not in left_out:
+            length = pick(max(1, math.ceil((1.0 - rate) * length)), length)
+        found.append(length)
+    return tuple(found)
+
+
+def sample_layers(layers: int, probability: float) -> frozenset[int]:
+    """LayerDrop: each layer is left out with this probability."""
+    return frozenset((torch.rand(layers) < probability).nonzero().flatten().tolist())
+
+
+class Lat(Method):
+    """LengthDrop and LayerDrop with the sandwich rule and in-place distillation, then an evolutionary search."""
+
+    name = "lat"
+    knob = "lengths"
+    distills = False  # the full model of the same step is the teacher
+
+    def begin(self) -> None:
+        layers = self.run.shape.layers
+        self._longest = int(self.run.lengths.max())
+        self._front: list[Candidate] = []
+        self.gates.rule = TopCount([self._longest] * layers)
+        self.gates.set_thresholds([0.0] * layers)
+        if self.target is not None:
+            check_reachable(self.run.shape, self.run.lengths, [1.0] * layers, self.target)
+
+    @property
+    def rule(self) -> TopCount:
+        rule = self.gates.rule
+        assert isinstance(rule, TopCount)  # set in begin
+        return rule
+
+    def meet(self, target: float) -> float:
+        """One rate for all layers: checkpoints are compared at it, and the search starts around it."""
+        return self._scale(self, target)
+
+    def apply(self, factor: float) -> None:
+        rate = 1.0 - (1.0 - self.config.length_drop) ** factor
+        self.rule.set_counts(self._lengths(rate, shortest))
+
+    def hard_loss(
+        self, model: nn.Module, batch: dict[str, Tensor], *, teacher_logits: Tensor | None, teacher: nn.Module | None
+    ) -> Loss:
+        """The sandwich: the full model learns the task, the smallest and two random ones learn from the full one."""
+        gates, inputs = gates_of(model), model_inputs(batch)
+        gates.set_mode("off")
+        logits = model(**inputs).logits
+        gates.set_mode("hard")
+        losses = [task_loss(logits, batch["labels"])]
+        costs = [torch.ones((), device=logits.device)]
+        for pick in (shortest, *[uniform] * RANDOM_MODELS):
+            left_out = sample_layers(self.run.shape.layers, self.config.layer_drop)
+            lengths = self._lengths(self.config.length_drop, pick, left_out=left_out)
+            with self.rule.trying(lengths), gates.leaving_out(sorted(left_out)):
+                small = model(**inputs).logits
+            trace = gates.trace
+            assert trace is not None  # the forward pass above leaves one
+            losses.append(distillation_loss(small, logits.detach(), temperature=1.0))
+            costs.append(relative_flops(self.run.shape, trace.lengths(), trace.kept()))
+        return Loss(total=torch.stack(losses).mean(), flops=torch.stack(costs).mean())
+
+    def _lengths(
+        self, rate: float, pick: Callable[[int, int], int], *, left_out: frozenset[int] = frozenset()
+    ) -> Lengths:
+        return drop_lengths(self._longest, rate, pick, layers=self.run.shape.layers, left_out=left_out)
+
+    def finish(self) -> None:
+        """Search on the selection rows; the model gets the best lengths that meet the target."""
+        target, rounds = self.target, self.config.search_rounds
+        if target is None or rounds == 0:
+            return
+        own: Lengths = tuple(self.rule.counts.tolist())
+        rates = [share * self.config.length_drop for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+        start = {own, *(self._lengths(rate, shortest) for rate in rates)}
+        self.run.progress.begin("search", total=rounds)
+        self._front = evolve(
+            sorted(start),
+            self._measure,
+            longest=self._longest,
+            rounds=rounds,
+            draw=random.Random(self.config.seed),
+            on_round=lambda front: self.run.progress.step(metric=_choose(front, target).score),
+        )
+        chosen = _choose(self._front, target)
+        self.rule.set_counts(chosen.lengths)
+        self.run.progress.note(f"lengths {list(chosen.lengths)}: score {chosen.score:.4f} at {chosen.cost:.3f} FLOPs")
+
+    def about(self) -> dict[str, Any]:
+        rows = [{"lengths": list(one.lengths), "cost": one.cost, "score": one.score} for one in self._front]
+        return {"front": rows} if rows else {}
+
+    def _measure(self, lengths: Lengths) -> Candidate:
+        with self.rule.trying(lengths):
+            found = self.run.evaluate()
+        return Candidate(lengths, found["relative_flops"], found["score"])
+
+
+def _choose(front: list[Candidate], target: float) -> Candidate:
+    """The best that meets the target, or the cheapest where none does."""
+    fitting = [one for one in front if one.cost <= target + SLACK]
+    return max(fitting, key=lambda one: one.score) if fitting else front[0]

@@ -1,0 +1,134 @@
+"""What a training run does between the dense model and the pruned one. Rival methods are in `thresher.baselines`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from thresher.config import TrainConfig
+from thresher.core.cost import EncoderShape
+from thresher.models.attach import gates_of
+from thresher.training.budget import Controller, GateScaler, Scaler, check_reachable, scale_to_target
+from thresher.training.objective import Loss, hard_loss, soft_loss
+from thresher.training.progress import Silent
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a method may use of a training run."""
+
+    model: Any
+    config: TrainConfig
+    shape: EncoderShape
+    lengths: Tensor  # (rows,) tokens of each training row
+    progress: Silent
+    cost: Callable[[], float]  # relative FLOPs of hard pruning, measured on the calibration rows
+    evaluate: Callable[[], dict[str, float]]  # score and relative FLOPs of hard pruning on the selection rows
+
+
+class Method:
+    """One way to choose tokens. As it stands: no rule, no soft stage, and a hard stage with distillation.
+
+    A method changes the gates and nothing else of the model; what it must remember lies in the gates, so that an
+    interrupted run goes on. `finish` may change the decisions of the best checkpoint once more.
+    """
+
+    name: ClassVar[str]
+    knob: ClassVar[str] = "thresholds"  # what `meet` sets
+    learns: ClassVar[bool] = False  # in a soft stage; without one, its steps go to the hard stage
+    prunes: ClassVar[bool] = True
+    distills: ClassVar[bool] = True  # from the dense teacher
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.config, self.gates = run, run.config, gates_of(run.model)
+        self.begin()
+
+    @property
+    def target(self) -> float | None:
+        return self.config.target_flops if self.prunes else None
+
+    @property
+    def soft_mask(self) -> str:
+        return self.config.soft_mask
+
+    def begin(self) -> None:
+        """Give the gates their rule, and refuse a target that cannot be reached."""
+        self.gates.rule = None
+
+    def meet(self, target: float) -> float:
+        """Turn the one knob until hard pruning costs `target`; returns the relative FLOPs that were reached."""
+        raise NotImplementedError
+
+    def before_soft_step(self, progress: float) -> None:
+        """`progress` goes from 0 to 1."""
+
+    def soft_loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
+        raise NotImplementedError
+
+    def after_soft_step(self) -> None:
+        """What was learned may have left its range."""
+
+    def hard_loss(
+        self, model: nn.Module, batch: dict[str, Tensor], *, teacher_logits: Tensor | None, teacher: nn.Module | None
+    ) -> Loss:
+        return hard_loss(
+            model,
+            batch,
+            config=self.config,
+            shape=self.run.shape,
+            teacher_logits=teacher_logits,
+            teacher=teacher,
+        )
+
+    def after_hard_step(self, step: int, *, steps: int, flops: float | None) -> None:
+        """Hold the target while the weights change."""
+
+    def finish(self) -> None:
+        """The best checkpoint is back in the model."""
+
+    def about(self) -> dict[str, Any]:
+        """What else belongs into the saved run's description."""
+        return {}
+
+    def _scale(self, scaler: Scaler, target: float) -> float:
+        return scale_to_target(scaler, self.run.cost, target, lambda flops: self.run.progress.step(flops=flops))
+
+
+class Thresholds(Method):
+    """Thresholds that only scaling changes: one multiplier, searched for before the hard stage and held in it."""
+
+    name = "thresholds"
+
+    def begin(self) -> None:
+        super().begin()
+        self._ramp = self.gates.thresholds.detach().cpu().clone()
+        if self.target is not None:
+            check_reachable(self.run.shape, self.run.lengths, self._ramp.tolist(), self.target)
+
+    def meet(self, target: float) -> float:
+        return self._scale(GateScaler(self.run.model, floor=0.01 * self._ramp), target)
+
+    def after_hard_step(self, step: int, *, steps: int, flops: float | None) -> None:
+        if self.target is not None and flops is not None:
+            Controller(self.run.model, target=self.target, total_steps=steps).update(step, flops)
+
+
+class Learned(Thresholds):
+    """The paper's: a soft stage learns the thresholds together with the weights."""
+
+    name = "learned"
+    learns = True
+
+    def before_soft_step(self, progress: float) -> None:
+        config = self.config
+        self.gates.temperature = config.temperature * (config.final_temperature / config.temperature) ** progress
+
+    def soft_loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
+        return soft_loss(model, batch, config=self.config, shape=self.run.shape)
+
+    def after_soft_step(self) -> None:
+        if self.target is not None:  # below zero a threshold means nothing, and scaling it would invert it
+            with torch.no_grad():
+                self.gates.thresholds.clamp_(min=0.0)
