@@ -232,6 +232,23 @@ class TrainConfig(Settings):
         return cls.from_dict({"recipe": name, **RECIPES[name]["train"], **overrides})
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(Settings):
+    """What is searched for, how surely, and with how much work."""
+
+    max_drop: float = setting(
+        0.01, "largest drop of the score against the dense model (0.01 = 1 point of 100)", low=0.0, high=0.5
+    )
+    confidence: float = setting(
+        0.8, "one-sided confidence that the drop is within the limit, on the selection rows", low=0.5, high=0.99
+    )
+    start_flops: float = setting(0.6, "relative FLOPs of the first trial, the only full run", above=0.0, high=0.95)
+    trial_share: float = setting(0.5, "epochs of every further trial, as a share of the hard stage's", above=0.0)
+    max_trials: int = setting(9, "at most this many trials", low=1)
+    budget_minutes: float | None = setting(None, "stop training after this many minutes, with the best so far", above=0)
+    workers: int = setting(1, "trials that run at the same time, each in a process of its own", low=1)
+
+
 # The paper's appendix: plain ramp to 0.01 (paper scale), plain soft mask, L1 with lambda, T from {1,2,5,10,20}e-4,
 # lr 2e-5 soft and {0.5,1,2}e-5 hard, batch 64, 1-10 soft and 10 hard epochs, no distillation.
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from thresher.training.search_choice import choose, judge
+from thresher.training.search.choice import choose, judge
 
 COSTS = 0.6 * 0.88 ** np.arange(9)
 LIMIT = 0.01

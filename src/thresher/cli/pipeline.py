@@ -88,8 +88,8 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
     from thresher.training.trainer import Trainer
 
     check_output(job)
-    model, tokenizer, finetune = _load(job)
-    prune_(model, _prune_config(job.prune, tokenizer))
+    model, tokenizer, finetune = load_model(job)
+    prune_(model, prune_config(job.prune, tokenizer))
     trainer = Trainer(
         model,
         tokenizer,
@@ -120,11 +120,11 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
     versions = {"dense": Version(trainer.dense_weights(), pruned=False), "pruned": Version({}, pruned=True)}
     quality = measure(model, tokenizer, job.task, versions, max_length=job.train.max_length, screen=screen)
     report = {"quality": quality, "seconds": round(standing.seconds, 1), "history": standing.history}
-    _save(job, model, tokenizer, report, dense=trainer.dense_weights() if finetune else None)
+    save_run(job, model, tokenizer, report, dense=trainer.dense_weights() if finetune else None)
     return Outcome(model=model, tokenizer=tokenizer, report=report)
 
 
-def _load(job: Job) -> tuple[Any, Any, bool]:
+def load_model(job: Job) -> tuple[Any, Any, bool]:
     """The model, its tokenizer, and whether a head must be fine-tuned first."""
     import torch
 
@@ -166,7 +166,7 @@ def _check_label_order(model: Any, labels: tuple[str, ...]) -> None:
         )
 
 
-def _prune_config(settings: dict[str, Any], tokenizer: Any) -> PruneConfig:
+def prune_config(settings: dict[str, Any], tokenizer: Any) -> PruneConfig:
     """Fill in the separator's id when a protected group needs it."""
     if "separator_id" in settings or not {"separators", "first_segment"} & set(settings.get("protect", ())):
         return PruneConfig.from_dict(settings)
@@ -175,7 +175,7 @@ def _prune_config(settings: dict[str, Any], tokenizer: Any) -> PruneConfig:
     return PruneConfig.from_dict({**settings, "separator_id": tokenizer.sep_token_id})
 
 
-def _save(job: Job, model: Any, tokenizer: Any, report: dict[str, Any], *, dense: dict[str, Any] | None) -> None:
+def save_run(job: Job, model: Any, tokenizer: Any, report: dict[str, Any], *, dense: dict[str, Any] | None) -> None:
     """The run as one folder that appears whole; the dense model we fine-tuned ourselves goes into its folder dense/."""
     from thresher.models.checkpoint import save
     from thresher.records import provenance

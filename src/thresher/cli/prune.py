@@ -47,6 +47,10 @@ def prune(
     ] = None,
     method: Annotated[str | None, _train("method")] = None,
     target_flops: Annotated[float | None, _train("target_flops")] = None,
+    max_drop: Annotated[
+        str | None,
+        typer.Option(help="instead of a target: the cheapest model that loses at most this, such as 1%; see search"),
+    ] = None,
     lambda_: Annotated[float | None, typer.Option("--lambda", help=TrainConfig.help_for("lambda_"))] = None,
     recipe: Annotated[str | None, _train("recipe")] = None,
     config: Annotated[
@@ -82,6 +86,7 @@ def prune(
 
     from thresher.cli.output import console, layers_table, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import Job, run_job
+    from thresher.cli.search import search_job, search_settings
     from thresher.tasks import load_file_task
 
     given = locals()
@@ -91,6 +96,9 @@ def prune(
         train_flags={name: given[name] for name in TRAIN_FLAGS if given[name] is not None},
         prune_flags={name: given[name] for name in ("protect", "scale") if given[name]},
     )
+    if max_drop is not None and (target_flops is not None or lambda_ is not None):
+        raise ConfigError(f"--max-drop {max_drop} finds the cost itself; leave out --target-flops and --lambda")
+    wanted = None if max_drop is None else search_settings(max_drop)
     if (task is None) == (train is None):
         raise ConfigError("give either --task NAME or --train FILE")
     if train is not None and data is not None:
@@ -123,7 +131,7 @@ def prune(
     )
     quiet_libraries()
     screen = console(as_json)
-    outcome = run_job(job, screen)
+    outcome = run_job(job, screen) if wanted is None else search_job(job, wanted, screen)
     if outcome is None:
         return
     for split, models in outcome.report["quality"].items():

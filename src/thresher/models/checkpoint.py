@@ -66,7 +66,7 @@ def save(
         model.save_pretrained(folder, state_dict=weights)
         tokenizer.save_pretrained(folder)
         if dense is not None:
-            model.save_pretrained(folder / "dense", state_dict=dense)
+            model.save_pretrained(folder / "dense", state_dict=dict(dense))  # it empties what it is given
             tokenizer.save_pretrained(folder / "dense")
         write_json(folder / MANIFEST, manifest)
 

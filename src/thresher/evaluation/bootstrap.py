@@ -1,0 +1,26 @@
+"""How sure a pruned model's drop is on rows that took no part in its making."""
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from thresher.models.predict import predict
+from thresher.tasks.bootstrap import Drop, paired_drop
+from thresher.tasks.encode import encode, padded_batches, usable_positions
+from thresher.tasks.task import Task
+
+
+def held_out_drop(
+    model: Any, tokenizer: Any, task: Task, dense: dict[str, Tensor], *, split: str, max_length: int | None
+) -> Drop:
+    """The drop of a model with gates against the weights `dense`, with its 95% interval; the model is left as found."""
+    data = encode(tokenizer, task.test[split], max_length=max_length, positions=usable_positions(model.config))
+    batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
+    labels = np.array([row.label for row in data.rows])
+    own = {name: value.clone() for name, value in model.state_dict().items()}
+    pruned = predict(model, batches, pruned=True).logits.numpy()
+    model.load_state_dict({**own, **dense})
+    whole = predict(model, batches, pruned=False).logits.numpy()
+    model.load_state_dict(own)
+    return paired_drop(task.spec, whole, pruned, labels)

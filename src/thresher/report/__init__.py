@@ -1,0 +1,1 @@
+"""Records to figures; needs no torch."""

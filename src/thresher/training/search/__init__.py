@@ -1,0 +1,1 @@
+"""Find the cheapest model whose quality drops at most a given amount."""

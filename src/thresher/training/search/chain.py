@@ -1,0 +1,261 @@
+"""Find the cheapest model whose quality drops at most a given amount, from one dense model.
+
+One full run at a loose target, then a chain of short hard stages, each from the weights and thresholds of the nearest
+looser trial (`trial`), at targets that close in on the limit (`plan`). What is taken is decided on the
+selection rows with noise considered (`choice`); every trial is on disk as soon as it ends (`store`).
+"""
+
+import multiprocessing
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thresher.config import SearchConfig, TrainConfig
+from thresher.errors import ConfigError, RunError
+from thresher.models.attach import gates_of, prune_, weights_without_gates
+from thresher.models.checkpoint import load_dense
+from thresher.tasks.task import Task
+from thresher.training.progress import Silent
+from thresher.training.search.plan import Tried, next_target, start_for
+from thresher.training.search.store import (
+    check_identity,
+    check_installed,
+    given_up,
+    identity_of,
+    open_study,
+    record,
+    requeue_killed,
+    waiting,
+)
+from thresher.training.search.table import Table, hopeless_score, measured, report
+from thresher.training.search.trial import (
+    DENSE,
+    OutOfTime,
+    Point,
+    Setup,
+    Watch,
+    baseline,
+    first_trial,
+    next_trial,
+    points_of,
+    weights_of,
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The chosen model with its gates, the dense weights it is compared with, and everything that was measured."""
+
+    model: Any
+    dense: dict[str, Tensor]
+    report: dict[str, Any]
+
+
+class Inline(Executor):
+    """Runs what it is given at once, in this process."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> "Future[Any]":
+        done: Future[Any] = Future()
+        done.set_result(work(*args, **options))
+        return done
+
+
+def check_settings(settings: SearchConfig, train: TrainConfig) -> None:
+    """Refuse, before anything is loaded, what cannot be searched here."""
+    check_installed()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if settings.workers > cores:
+        raise ConfigError(f"workers = {settings.workers} is more than the {cores} cores here; each needs one")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("a search starts its own processes; run it without accelerate launch, with --workers N")
+    if train.method != "learned":
+        raise ConfigError(f"method = '{train.method}': a search is for learned thresholds; leave the method out")
+
+
+def search(
+    model: Any,
+    tokenizer: Any,
+    task: Task,
+    train: TrainConfig,
+    settings: SearchConfig,
+    *,
+    folder: Path,
+    finetune: bool = False,
+    device: str | None = None,
+    progress: Callable[[], Silent] = Silent,
+) -> Found:
+    """Search with a model that has gates (see `prune_`), whose weights as they are, or fine-tuned first, are the dense
+    model. `folder` keeps the state: a second call with the same arguments goes on from it. `progress` makes what shows
+    one trial."""
+    check_settings(settings, train)
+    setup = Setup(
+        folder=folder,
+        task=task,
+        prune=gates_of(model).config,
+        train=train,
+        share=settings.trial_share,
+        device=device,
+        deadline=None if settings.budget_minutes is None else time.time() + 60 * settings.budget_minutes,
+    )
+    study = open_study(folder)
+    check_identity(study, identity_of(setup, settings, model, finetune=finetune))
+    start = settings.start_flops
+    if not points_of(setup, start):
+        _first(setup, study, model, tokenizer, start=start, finetune=finetune, progress=progress)
+        score, rows = baseline(setup)[1]["metrics"]["score"], len(task.selection)
+        progress().note(f"dense: score {100 * score:.2f} on {rows:,} selection rows")
+        _show(measured(setup, settings), settings, {"target": start, "given_up": None, "head": "trial 1"}, progress())
+    _chain(setup, study, settings, progress)
+    table = measured(setup, settings)
+    chosen, dense = _load(setup, table.points[table.choice.index])
+    return Found(chosen, dense, report(setup, settings, table, given_up=given_up(study)))
+
+
+def _first(
+    setup: Setup,
+    study: Any,
+    model: Any,
+    tokenizer: Any,
+    *,
+    start: float,
+    finetune: bool,
+    progress: Callable[[], Silent],
+) -> None:
+    progress().note(f"trial 1: the whole recipe at {100 * start:.0f}% of the FLOPs, from the dense model")
+    watch = Watch(progress(), lambda count, score: None, setup.deadline)
+    try:
+        found = first_trial(setup, model, tokenizer, target=start, finetune=finetune, progress=watch)
+    except OutOfTime as error:
+        raise RunError(
+            "the minutes were over before the first trial was, so there is nothing to choose from yet; "
+            "go on with --resume and more --budget-minutes"
+        ) from error
+    record(study, target=start, cost=found[0].relative_flops)
+
+
+def _chain(setup: Setup, study: Any, settings: SearchConfig, progress: Callable[[], Silent]) -> None:
+    """Train trials until another would tell nothing new, or trials or time run out."""
+    if requeue_killed(study):
+        progress().note("resuming: the interrupted trial goes on")
+    left_over = deque(waiting(study))
+    lowest = baseline(setup)[1]["lowest"]
+    running: dict[Future[Any], float] = {}
+    with _executor(settings.workers) as executor:
+        while True:
+            while len(running) < settings.workers and not _time_over(setup):
+                table = measured(setup, settings)
+                target = (
+                    left_over.popleft()
+                    if left_over
+                    else _enqueue(study, table, settings, pending=list(running.values()), lowest=lowest)
+                )
+                if target is None:
+                    break
+                hopeless = hopeless_score(setup, settings, table)
+                shown = progress() if settings.workers == 1 else None  # a worker has no screen
+                running[executor.submit(run_next, setup, hopeless, shown, settings.workers)] = target
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                running.pop(future)
+                _show(measured(setup, settings), settings, future.result(), progress())
+
+
+def run_next(setup: Setup, hopeless: float, shown: Silent | None, workers: int) -> dict[str, Any]:
+    """Take the next trial from the queue, in this process or a worker's, and train it."""
+    import optuna
+
+    if workers > 1:  # the cores are shared
+        torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    study = open_study(setup.folder, hopeless=hopeless)
+    trial = study.ask()
+    target, start = trial.suggest_float("target", 0.0, 1.0), float(trial.user_attrs["start"])
+
+    def on_score(count: int, score: float) -> None:
+        trial.report(score, count)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+
+    head = f"trial {trial.number + 1} from {start:.3f}"
+    said: dict[str, Any] = {"head": head, "target": target, "given_up": None}
+    try:
+        points = points_of(setup, target) or next_trial(
+            setup, target=target, start=start, progress=shown or Silent(), on_score=on_score
+        )
+    except optuna.TrialPruned:
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        return {**said, "given_up": "hopeless"}
+    except OutOfTime:
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        return {**said, "given_up": "time is up"}
+    study.tell(trial, points[0].relative_flops)
+    return said
+
+
+def _enqueue(study: Any, table: Table, settings: SearchConfig, *, pending: list[float], lowest: float) -> float | None:
+    """Queue the next trial and return its target; None when there is nothing more to try."""
+    tried = [
+        Tried(point.target, bool(table.judged.curve[i] <= settings.max_drop), bool(table.judged.within[i]))
+        for i, point in enumerate(table.points)
+        if point.trained
+    ]
+    lost = [Tried(target, promising=False, within=False) for target in given_up(study)]
+    if len(tried) + len(lost) + len(pending) >= settings.max_trials:
+        return None
+    # A scaled model that passes closes the gap from above as well as a trained one does.
+    scaled = [
+        Tried(point.relative_flops, promising=True, within=True)
+        for i, point in enumerate(table.points)
+        if table.judged.within[i] and not point.trained
+    ]
+    # A little above what no threshold reaches: there the controller has something to turn.
+    target = next_target([*tried, *lost, *scaled], pending, lowest=lowest + 0.02)
+    if target is not None:
+        start = start_for(target, [trial.target for trial in tried])
+        study.enqueue_trial({"target": target}, user_attrs={"start": start})
+    return target
+
+
+def _time_over(setup: Setup) -> bool:
+    return setup.deadline is not None and time.time() >= setup.deadline
+
+
+def _executor(workers: int) -> Executor:
+    if workers == 1:
+        return Inline()
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+
+
+def _show(table: Table, settings: SearchConfig, said: dict[str, Any], shown: Silent) -> None:
+    head = f"{said['head']}, target {said['target']:.3f}"
+    if said["given_up"]:
+        shown.note(f"{head}: given up, {said['given_up']}")
+    for index, point in enumerate(table.points):
+        if point.trained and point.target == said["target"]:
+            shown.note(
+                f"{head}: FLOPs {100 * point.relative_flops:.1f}%, drop {100 * table.drops[index]:+.2f} points, "
+                f"at most {100 * table.judged.bound[index]:.2f} ({settings.confidence:.0%} sure), {point.seconds:.0f} s"
+            )
+    best = "  ".join(f"{100 * table.points[i].relative_flops:.1f}%: {100 * table.drops[i]:+.2f}" for i in table.front)
+    shown.note(f"front (FLOPs: drop in points): {best}")
+
+
+def _load(setup: Setup, point: Point) -> tuple[Any, dict[str, Tensor]]:
+    """The chosen model with its gates, and the dense weights."""
+    model, _ = load_dense(setup.folder / DENSE, whole=True)
+    prune_(model, setup.prune)
+    dense = {name: value.clone() for name, value in weights_without_gates(model).items()}
+    model.load_state_dict(weights_of(setup, point.target))
+    gates = gates_of(model)
+    gates.set_thresholds(gates.thresholds.detach() * point.factor)
+    recipe = replace(setup.train, target_flops=point.target, lambda_=None)
+    gates.about = {"task": setup.task.describe(), "recipe": recipe.to_dict()}
+    return model.eval(), dense

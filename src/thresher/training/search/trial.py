@@ -1,0 +1,229 @@
+"""One trial of a search: train at one FLOPs target from a looser trial's weights, then measure on selection rows."""
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from thresher.config import PruneConfig, TrainConfig
+from thresher.core.cost import relative_flops
+from thresher.models.attach import gates_of, prune_
+from thresher.models.checkpoint import load_dense, replacing_folder
+from thresher.models.predict import predict
+from thresher.tasks.encode import padded_batches
+from thresher.tasks.task import Task
+from thresher.training.budget import lowest_flops
+from thresher.training.progress import Silent
+from thresher.training.snapshot import STATE, read_snapshot, write_snapshot
+from thresher.training.trainer import Trainer
+
+# Thresholds times a factor below 1 prune less: points between the trained ones, for one pass over the selection rows.
+DIAL = (1.0, 0.85, 0.7)
+EVALUATIONS = 2  # a trial keeps its best evaluation; the more there are, the more the best one flatters it
+DENSE = "dense"
+
+
+class OutOfTime(Exception):
+    """The search's minutes are over in the middle of a trial."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every trial shares; it travels to worker processes. `folder` holds the state of the whole search."""
+
+    folder: Path
+    task: Task
+    prune: PruneConfig
+    train: TrainConfig
+    share: float
+    device: str | None
+    deadline: float | None  # time.time() at which to stop
+
+    def place(self, target: float) -> Path:
+        return self.folder / "trials" / f"{target:.4f}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured model: the weights of a trial with its thresholds times `factor`. logits: (rows, outputs)."""
+
+    target: float
+    factor: float
+    start: float | None  # target of the trial it was trained on from; None: from the dense model
+    relative_flops: float
+    metrics: dict[str, float]
+    seconds: float
+    logits: NDArray[Any]
+
+    @property
+    def trained(self) -> bool:
+        return self.factor == 1.0
+
+
+class ChainTrainer(Trainer):
+    """Starts from another trial's weights, but learns from the dense model, whose predictions it keeps on disk."""
+
+    start: dict[str, Tensor] | None = None
+    teacher_folder: Path
+
+    def _fix_teacher(self) -> None:
+        super()._fix_teacher()
+        if self.start is not None:
+            self.model.load_state_dict(self.start)
+
+    def _predict_teacher(self) -> Tensor:
+        if not (self.teacher_folder / STATE).is_dir():
+            write_snapshot(self.teacher_folder, {"teacher": {"logits": super()._predict_teacher()}}, {})
+        return read_snapshot(self.teacher_folder)[0]["teacher"]["logits"]
+
+
+class Watch(Silent):
+    """Shows a trial's progress elsewhere, hands on its scores in the hard stage, and stops it when time is up."""
+
+    def __init__(self, shown: Silent, on_score: Callable[[int, float], None], deadline: float | None) -> None:
+        self._shown, self._on_score, self._deadline = shown, on_score, deadline
+        self._stage, self._scores = "", 0
+
+    def begin(self, name: str, *, total: int, done: int = 0) -> None:
+        self._stage = name
+        self._shown.begin(name, total=total, done=done)
+
+    def step(self, **numbers: float | None) -> None:
+        self._shown.step(**numbers)
+        score = numbers.get("metric")
+        if self._stage == "hard" and score is not None:
+            self._scores += 1
+            self._on_score(self._scores, score)
+        if self._deadline is not None and time.time() > self._deadline:
+            raise OutOfTime
+
+    def note(self, text: str) -> None:
+        """A search has many trials: their notes would bury its own."""
+
+    def __enter__(self) -> Self:
+        self._shown.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._shown.__exit__(kind, error, trace)
+
+
+def first_trial(
+    setup: Setup, model: Any, tokenizer: Any, *, target: float, finetune: bool, progress: Silent
+) -> list[Point]:
+    """The whole recipe at the loosest target, from the dense model, which is fine-tuned first if it has no head.
+
+    Leaves the dense model as a Hugging Face folder, from which all other trials start.
+    """
+    config = replace(setup.train, target_flops=target, lambda_=None, evals_per_stage=EVALUATIONS)
+    trainer = _trainer(setup, model, tokenizer, config, target, progress, finetune=finetune)
+    lowest = lowest_flops(trainer.shape, torch.tensor(trainer.train_set.lengths), gates_of(model).thresholds.tolist())
+    seconds = trainer.fit().seconds
+    dense = trainer.dense_weights()
+    with replacing_folder(setup.folder / DENSE) as folder:
+        model.save_pretrained(folder, state_dict=dict(dense))  # it empties the dictionary that it is given
+        tokenizer.save_pretrained(folder)
+    pruned = {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict({**pruned, **dense})
+    found = predict(model, padded_batches(trainer.selection_set, pad_id=trainer.pad_id), pruned=False)
+    model.load_state_dict(pruned)
+    metrics = setup.task.score(found.logits.numpy(), labels_of(setup.task))
+    write_snapshot(
+        setup.folder / "baseline", {"dense": {"logits": found.logits}}, {"metrics": metrics, "lowest": lowest}
+    )
+    return _measure(setup, trainer, target=target, start=None, seconds=seconds)
+
+
+def next_trial(
+    setup: Setup, *, target: float, start: float, progress: Silent, on_score: Callable[[int, float], None]
+) -> list[Point]:
+    """A short hard stage at another target, from the weights and thresholds of the trial at `start`."""
+    model, tokenizer = load_dense(setup.folder / DENSE, whole=True)
+    prune_(model, setup.prune)
+    config = replace(
+        setup.train,
+        target_flops=target,
+        lambda_=None,
+        soft_epochs=0.0,
+        hard_epochs=setup.train.hard_epochs * setup.share,
+        evals_per_stage=EVALUATIONS,
+    )
+    trainer = _trainer(setup, model, tokenizer, config, target, Watch(progress, on_score, setup.deadline))
+    trainer.start = weights_of(setup, start)
+    return _measure(setup, trainer, target=target, start=start, seconds=trainer.fit().seconds)
+
+
+def baseline(setup: Setup) -> tuple[NDArray[Any], dict[str, Any]]:
+    """(rows, outputs) logits of the dense model on the selection rows; its metrics and the lowest reachable FLOPs."""
+    groups, about = read_snapshot(setup.folder / "baseline")
+    return groups["dense"]["logits"].numpy(), about
+
+
+def points_of(setup: Setup, target: float) -> list[Point]:
+    """What a finished trial measured, as trained first; nothing if it has not finished."""
+    place = setup.place(target) / "points"
+    if not (place / STATE).is_dir():
+        return []
+    groups, about = read_snapshot(place)
+    return [Point(**row, logits=groups["logits"][str(row["factor"])].numpy()) for row in about["points"]]
+
+
+def weights_of(setup: Setup, target: float) -> dict[str, Tensor]:
+    return read_snapshot(setup.place(target) / "weights")[0]["model"]
+
+
+def labels_of(task: Task) -> NDArray[Any]:
+    return np.array([row.label for row in task.selection])
+
+
+def _trainer(
+    setup: Setup, model: Any, tokenizer: Any, config: TrainConfig, target: float, progress: Silent, **options: Any
+) -> ChainTrainer:
+    """A trial that was interrupted goes on from its own saved state."""
+    work = setup.place(target)
+    trainer = ChainTrainer(
+        model,
+        tokenizer,
+        setup.task,
+        config,
+        work=work,
+        resume=(work / STATE).is_dir(),
+        progress=progress,
+        device=setup.device,
+        **options,
+    )
+    trainer.teacher_folder = setup.folder / "teacher"
+    return trainer
+
+
+def _measure(setup: Setup, trainer: ChainTrainer, *, target: float, start: float | None, seconds: float) -> list[Point]:
+    """The trained model and looser settings of its dial on the selection rows, saved with its weights."""
+    model, gates = trainer.model, gates_of(trainer.model)
+    trained = gates.thresholds.detach().cpu().clone()
+    batches = padded_batches(trainer.selection_set, pad_id=trainer.pad_id)
+    points = []
+    for factor in DIAL:
+        gates.set_thresholds(trained * factor)
+        found = predict(model, batches, pruned=True)
+        assert found.kept is not None  # pruned=True records them
+        logits = found.logits.numpy()
+        cost = float(relative_flops(trainer.shape, found.lengths, found.kept))
+        metrics = setup.task.score(logits, labels_of(setup.task))
+        points.append(Point(target, factor, start, cost, metrics, round(seconds, 1), logits))
+    gates.set_thresholds(trained)
+    write_snapshot(setup.place(target) / "weights", {"model": model.state_dict()}, {})
+    rows = [{name: value for name, value in vars(point).items() if name != "logits"} for point in points]
+    logits_of = {str(point.factor): torch.from_numpy(point.logits) for point in points}
+    write_snapshot(setup.place(target) / "points", {"logits": logits_of}, {"points": rows})
+    shutil.rmtree(setup.place(target) / STATE, ignore_errors=True)  # the optimizer's moments have served
+    return points
