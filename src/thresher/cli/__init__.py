@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from thresher.cli import bench, demo, doctor, evaluate, explain, prune, quantize
+from thresher.cli import bench, calibrate, demo, doctor, evaluate, explain, prune, quantize, reproduce, search
 from thresher.cli.output import fail
 from thresher.errors import ConfigError, RunError, ThresherError
 
@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-TRAINS = (demo.demo, prune.prune)  # these can go on after an interruption
+TRAINS = (demo.demo, prune.prune, search.search)  # these can go on after an interruption
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
@@ -40,11 +40,14 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
 for name, command in (
     ("demo", demo.demo),
     ("prune", prune.prune),
+    ("search", search.search),
+    ("calibrate", calibrate.calibrate),
     ("eval", evaluate.evaluate),
     ("quantize", quantize.quantize),
     ("explain", explain.explain),
     ("bench", bench.bench),
     ("doctor", doctor.doctor),
+    ("reproduce", reproduce.reproduce),
 ):
     app.command(name)(_interruptible(command))
 

@@ -1,0 +1,218 @@
+"""thresher calibrate: thresholds for a fine-tuned model without training, from texts without labels."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thresher.cli.options import AsJson, DataFolder, TaskName, load_named_task
+from thresher.errors import ConfigError, DataError, ModelError, RunError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from thresher.evaluation.training_free import Goal, Judged
+    from thresher.tasks import Example, Task
+
+FEWEST = 64  # half of them judge the result; with fewer its interval says nothing
+DEFAULT_AGREEMENT = "99%"
+
+
+def calibrate(
+    model: Annotated[str, typer.Argument(help="a Hugging Face folder or hub name with a classification head")],
+    out: Annotated[Path, typer.Option("--out", help="folder to write; it appears when it is complete")],
+    texts: Annotated[
+        Path | None, typer.Option(help="your texts without labels: one per line, a tab before a second text")
+    ] = None,
+    task: TaskName = None,
+    data: DataFolder = None,
+    agreement: Annotated[
+        str | None,
+        typer.Option(
+            help="share of decisions to keep, 99% if not given; for a regression the correlation with the dense values"
+        ),
+    ] = None,
+    target_flops: Annotated[
+        float | None, typer.Option(help="instead of an agreement: relative FLOPs to reach (0.8 saves a fifth)")
+    ] = None,
+    rows: Annotated[int, typer.Option(help=f"at most this many texts, at least {FEWEST}; half fit, half judge")] = 512,
+    max_length: Annotated[int | None, typer.Option(help="longest sequence in tokens; default: the model's")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit thresholds to a dense model's own predictions, in minutes and without labels, and say what to expect of them.
+
+    Training (thresher prune) saves about twice as much; this needs neither labels nor a GPU.
+    Example: thresher calibrate my-classifier --texts reviews.txt --out runs/quick
+    """
+    from dataclasses import asdict
+
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    from thresher.cli.output import console, print_json, quiet_libraries
+    from thresher.engine.engine import Engine
+    from thresher.engine.packed import PackedClassifier
+    from thresher.evaluation.training_free import Goal, Sample, check_reachable, fit
+    from thresher.models.attach import encoder_shape, gates_of, prune_
+    from thresher.models.checkpoint import save
+    from thresher.records import provenance
+
+    if agreement is not None and target_flops is not None:
+        raise ConfigError(f"give either --agreement {agreement} or --target-flops {target_flops:g}, not both")
+    wanted = parse_share(agreement or DEFAULT_AGREEMENT) if target_flops is None else None
+    goal = Goal(agreement=wanted, flops=target_flops)
+    if rows < FEWEST:
+        raise ConfigError(f"rows = {rows} is below {FEWEST}, the fewest texts that thresholds can be fitted with")
+    if max_length is not None and max_length < 4:
+        raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
+    check_out(out)
+    examples, named = _load_texts(texts, task, data)
+    fitting, judging = split_texts(examples, rows)
+    quiet_libraries()
+    network, tokenizer = _load_classifier(model, named)
+    fit_texts, judge_texts = (_encode(network, tokenizer, part, max_length) for part in (fitting, judging))
+    check_reachable(encoder_shape(network), [len(ids) for ids, _ in fit_texts], goal)
+    prune_(network)  # the default: scale-free scores, [CLS] protected, only the first token after the last layer
+    engine = Engine.from_model(network, tokenizer, device="cpu")
+    packed = engine.packed
+    assert isinstance(packed, PackedClassifier)  # what the CPU gives
+    screen = console(as_json)
+    arithmetic = f"{packed.backend.dtype}: {engine.why}"
+    screen.print(escape(f"{len(fitting)} texts to fit, {len(judging)} others to judge; {arithmetic}"))
+    with Progress(console=screen, transient=True) as bars:
+        bar = bars.add_task("trying thresholds", total=None)
+        sample = Sample(packed, fit_texts, on_trial=lambda: bars.advance(bar))
+        fitted, one = fit(sample, goal)
+        others = Sample(packed, judge_texts, on_trial=lambda: None)
+        judged, ramp = others.judge(fitted.thresholds), others.judge(one.thresholds)
+    gates_of(network).set_thresholds(fitted.thresholds)
+    block: dict[str, Any] = {
+        "goal": asdict(goal),
+        "texts": {"fit": len(fitting), "judge": len(judging), "source": _source(texts, named)},
+        "dtype": packed.backend.dtype,
+        "fit": {"agreement": fitted.agreement, "relative_flops": fitted.relative_flops},
+        "expected": asdict(judged),
+        "one_multiplier": asdict(ramp),
+    }
+    about = {
+        **({} if named is None else {"task": named.describe()}),
+        "base_model": model,
+        "recipe": {"recipe": "training-free", "max_length": max_length},
+        "training_free": block,
+        "provenance": provenance(device="cpu", seed=None),
+    }
+    save(network, tokenizer, out, about=about)
+    screen.print(_table(judged, ramp))
+    screen.print(escape(_verdict(judged, goal)))
+    screen.print(escape(f"no weight was changed; saved {out}; measure its speed here: thresher bench {out}"))
+    if as_json:
+        print_json({"out": str(out), **block})
+
+
+def parse_share(text: str) -> float:
+    """99% or 0.99 as a number; a bare 99 could be meant as either and is refused by Goal."""
+    try:
+        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError as error:
+        raise ConfigError(f"agreement = {text!r} is not a share; write 99% or 0.99") from error
+
+
+def check_out(out: Path) -> None:
+    """Refuse to destroy anything, before any work starts."""
+    if not out.name:
+        raise ConfigError(f"--out {out} is not the name of a new folder; give one such as runs/quick")
+    if out.is_file():
+        raise RunError(f"{out} is a file; --out must name a folder")
+    if out.exists() and any(out.iterdir()):
+        raise RunError(f"{out} exists and is not empty; choose another --out")
+
+
+def split_texts(examples: "list[Example]", rows: int) -> "tuple[list[Example], list[Example]]":
+    """At most `rows` different texts, evenly spread, in two halves by hash: no text is in both."""
+    from thresher.tasks.splits import fingerprint, hold_out
+
+    different = list({fingerprint(example): example for example in examples}.values())
+    if len(different) < FEWEST:
+        raise DataError(f"{len(different)} different texts are too few; give at least {FEWEST}, better 500 or more")
+    step = len(different) / min(rows, len(different))
+    chosen = [different[int(i * step)] for i in range(min(rows, len(different)))]
+    return hold_out(chosen, share=0.5, at_most=len(chosen))
+
+
+def _load_texts(texts: Path | None, task: str | None, data: Path | None) -> "tuple[list[Example], Task | None]":
+    from thresher.tasks.files import read_texts
+
+    if (texts is None) == (task is None):
+        raise ConfigError("give either --texts FILE or --task NAME")
+    if texts is not None:
+        if data is not None:
+            raise ConfigError(f"--data {data} goes with --task NAME; --texts names your own file")
+        return read_texts(texts), None
+    named = load_named_task(str(task), data)
+    # Rows that a model was trained on get surer predictions than new ones, and would promise too much.
+    held = named.selection
+    return (held if len(held) >= FEWEST else [*held, *named.train]), named
+
+
+def _load_classifier(model: str, named: "Task | None") -> tuple[Any, Any]:
+    """The dense model with its head, and its tokenizer."""
+    from thresher.models.checkpoint import MANIFEST, has_head, load_dense
+
+    if (Path(model).expanduser() / MANIFEST).is_file():
+        dense = " (it has one in its folder dense/)" if (Path(model).expanduser() / "dense").is_dir() else ""
+        raise ModelError(f"{model} is a pruned run with thresholds of its own; give a dense model{dense}")
+    if not has_head(model):
+        raise ModelError(f"{model} has no classification head, so it has no predictions to keep; fine-tune it first")
+    network, tokenizer = load_dense(model, whole=True)
+    outputs = network.config.num_labels
+    if named is not None and outputs != named.spec.num_labels:
+        raise DataError(f"{model} has {outputs} outputs, but task {named.spec.name} has {named.spec.num_labels}")
+    return network, tokenizer
+
+
+def _encode(network: Any, tokenizer: Any, examples: "list[Example]", max_length: int | None) -> list[Any]:
+    from thresher.tasks.encode import encode, usable_positions
+
+    found = encode(tokenizer, examples, max_length=max_length, positions=usable_positions(network.config))
+    return [(row.input_ids, row.token_type_ids) for row in found.rows]
+
+
+def _source(texts: Path | None, named: "Task | None") -> str:
+    """Where the texts came from, without the machine's folders."""
+    if texts is not None:
+        return f"texts in {texts.name}"
+    assert named is not None  # one of the two is there
+    return f"rows of {named.spec.name}, labels unread"
+
+
+def _table(judged: "Judged", ramp: "Judged") -> "Table":
+    from rich.table import Table
+
+    from thresher.cli.output import percent
+
+    table = Table(title=f"on {judged.agreement.texts} texts that had no part in the fit", title_justify="left")
+    table.add_column("thresholds")
+    for name in ("agreement", "95% interval", "relative FLOPs", "in the engine"):
+        table.add_column(name, justify="right")
+    for name, row in (("fitted", judged), ("one multiplier", ramp)):
+        found = row.agreement
+        span = f"{percent(found.low)} to {percent(found.high)}"
+        cost = (percent(row.relative_flops), percent(row.engine_relative_flops))
+        table.add_row(name, percent(found.value), span, *cost)
+    return table
+
+
+def _verdict(judged: "Judged", goal: "Goal") -> str:
+    """What to expect on new texts, in one line; speed is measured by bench and not promised here."""
+    from thresher.cli.output import percent
+
+    found = judged.agreement
+    text = (
+        f"expected on texts like these: agreement {percent(found.value)} ({percent(found.low)} to "
+        f"{percent(found.high)}; {found.kind}) at {percent(judged.relative_flops)} of the FLOPs"
+    )
+    if found.rms is not None:
+        text += f"; values move by {found.rms:.3f} of their spread"
+    if goal.agreement is not None and found.value < goal.agreement:
+        text += f"; that is below the {percent(goal.agreement)} asked for: give more texts, or ask for more agreement"
+    return text

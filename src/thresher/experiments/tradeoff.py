@@ -1,0 +1,143 @@
+"""Quality against relative FLOPs of every method on every task: the paper's main figure."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from thresher.experiments.experiment import Key, Row
+from thresher.experiments.publish import INK, markdown_table, pyplot_in_style, save_figure, write_between_marks
+from thresher.experiments.table1 import check, measure
+
+__all__ = ["KEY", "check", "keys", "measure", "publish"]
+
+KEY = ("task", "model", "method", "target", "seed")
+COLOURS = {
+    "learned": "#d1495b",
+    "manual": "#edae49",
+    "spatten": "#1f5fa8",
+    "lat": "#66a182",
+    "collapse": "#8d6a9f",
+    "power": "#7f7f7f",
+    "random": "#bbbbbb",
+}
+CONTROL = "dense"  # trained on without pruning: one point, at full cost
+
+
+def keys(config: dict[str, Any]) -> list[Key]:
+    """The control has one target; all others have all of them."""
+    return [
+        {"task": task, "model": model, "method": method, "target": target, "seed": seed}
+        for seed in config["seeds"]
+        for model in config["models"]
+        for task, about in config["tasks"].items()
+        for method in config["compared"]
+        for target in ([1.0] if method == CONTROL else about.get("targets", config["targets"]))
+    ]
+
+
+def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
+    page = folder / "README.md"
+    write_between_marks(page, "table", table(rows, config))
+    write_between_marks(page, "verdict", verdict(rows, config))
+    return [page, *draw(rows, folder, config)]
+
+
+def points(rows: Sequence[Row], task: str, method: str) -> list[tuple[float, float]]:
+    """(relative FLOPs, score) of a method, the mean of its seeds at each target, from the cheapest on."""
+    own = [row for row in rows if (row["task"], row["method"]) == (task, method)]
+    found = []
+    for target in sorted({row["target"] for row in own}):
+        seeds = [row for row in own if row["target"] == target]
+        found.append((mean(row["relative_flops"] for row in seeds), mean(row["pruned"] for row in seeds)))
+    return sorted(found)
+
+
+def at_cost(line: Sequence[tuple[float, float]], cost: float) -> float | None:
+    """The score of a method at a cost between its measured ones; None outside them."""
+    costs, scores = zip(*line, strict=True)
+    return float(np.interp(cost, costs, scores)) if costs[0] <= cost <= costs[-1] else None
+
+
+def lead(rows: Sequence[Row], task: str, rival: str) -> list[float]:
+    """Points by which learned thresholds lead a rival, at every measured cost of either that both cover."""
+    ours, theirs = points(rows, task, "learned"), points(rows, task, rival)
+    if not ours or not theirs:
+        return []
+    found = []
+    for cost, _ in sorted([*ours, *theirs]):
+        mine, other = at_cost(ours, cost), at_cost(theirs, cost)
+        if mine is not None and other is not None:
+            found.append(100 * (mine - other))
+    return found
+
+
+def verdict(rows: Sequence[Row], config: dict[str, Any]) -> str:
+    """Smallest and mean lead of learned thresholds at matched cost."""
+    rivals = [method for method in config["compared"] if method not in ("learned", CONTROL)]
+    lines = []
+    for task, about in config["tasks"].items():
+        cells = []
+        for rival in rivals:
+            found = lead(rows, task, rival)
+            cells.append(f"{min(found):+.2f} / {mean(found):+.2f}" if found else "")
+        lines.append([about["name"], *cells])
+    return markdown_table(["lead at matched cost, least / mean", *rivals], lines)
+
+
+def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
+    lines = []
+    for task, about in config["tasks"].items():
+        own = [row for row in rows if row["task"] == task]
+        if not own:
+            continue
+        dense = 100 * mean(row["dense"] for row in own)
+        for method in config["compared"]:
+            cells = [f"{100 * score:.2f} @ {cost:.3f}" for cost, score in points(rows, task, method)]
+            if cells:
+                lines.append([about["name"], f"{dense:.2f}", method, ", ".join(cells)])
+    return markdown_table(["task", "dense", "method", "score @ relative FLOPs"], lines)
+
+
+def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
+    pyplot = pyplot_in_style()
+    tasks = [task for task in config["tasks"] if any(row["task"] == task for row in rows)]
+    figure, grid = pyplot.subplots(
+        -(-len(tasks) // 3),
+        min(3, len(tasks)),
+        figsize=(12, 3.6 * -(-len(tasks) // 3)),
+        layout="constrained",
+        squeeze=False,
+    )
+    for axes in grid.flat[len(tasks) :]:
+        axes.set_visible(False)
+    for axes, task in zip(grid.flat, tasks, strict=False):
+        dense = 100 * mean(row["dense"] for row in rows if row["task"] == task)
+        for height, style in ((dense, "-"), (0.99 * dense, (0, (4, 3)))):
+            axes.axhline(height, color=INK, linewidth=0.8, linestyle=style)
+        for method in config["compared"]:
+            line = points(rows, task, method)
+            if line and method != CONTROL:
+                costs, scores = zip(*line, strict=True)
+                wide = 2.2 if method == "learned" else 1.3
+                axes.plot(
+                    costs,
+                    [100 * s for s in scores],
+                    "o-",
+                    color=COLOURS[method],
+                    linewidth=wide,
+                    markersize=4,
+                    label=method,
+                )
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], 0.9 * dense))
+        axes.set_title(config["tasks"][task]["name"], loc="left", fontweight="bold", color=INK)
+        axes.set_xlabel("relative FLOPs")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("score")
+    handles, names = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper center", ncols=len(names), frameon=False)
+    files = save_figure(figure, folder, "tradeoff")
+    pyplot.close(figure)
+    return files

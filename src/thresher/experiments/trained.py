@@ -1,0 +1,117 @@
+"""Rows that are training runs: `thresher prune` in a process of its own, from a dense model that is fine-tuned once."""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from thresher.errors import RunError
+from thresher.experiments.experiment import Key, Row, Setting
+
+PATIENCE = 0.3  # seconds between two looks at a process
+_fine_tuning: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # rows share a dense model
+
+
+def settings_of(config: dict[str, Any], *, model: str, task: str) -> dict[str, Any]:
+    """Settings of [train], then of [train.MODEL], then of [tasks.TASK.train] and [tasks.TASK.train.MODEL]."""
+    found: dict[str, Any] = {}
+    for table in (config.get("train", {}), config["tasks"][task].get("train", {})):
+        found |= {name: value for name, value in table.items() if not isinstance(value, dict)}
+        found |= table.get(model, {})
+    return found
+
+
+def command_of(key: Key, config: dict[str, Any], *, source: str, data: str, out: str) -> list[str]:
+    """The words after `thresher`."""
+    settings = settings_of(config, model=key["model"], task=key["task"])
+    settings |= {"method": key["method"], "seed": key["seed"], **config.get("methods", {}).get(key["method"], {})}
+    if "target" in key:
+        settings["target_flops"] = key["target"]
+    flags = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", f"{value}")]
+    return ["prune", source, "--task", key["task"], "--data", data, "--out", out, *flags]
+
+
+def measure_trained(key: Key, setting: Setting) -> Row | None:
+    """One row, or None where the deadline came first: the run then goes on from its last saved state."""
+    dense = _dense(key, setting)
+    if dense is None:
+        return None
+    out = setting.work / "-".join(str(value) for value in key.values())
+    words = command_of(key, setting.config, source=str(dense), data=str(setting.data_folder()), out=str(out))
+    if not _finished([*words, "--finetune", "never"], out, setting):
+        return None
+    manifest = json.loads((out / "thresher.json").read_text(encoding="utf-8"))
+    shutil.rmtree(out)  # a hundred models would fill the disk
+    return {**row_of(manifest), "command": shown(key, setting.config)}
+
+
+def row_of(manifest: dict[str, Any]) -> Row:
+    """What a table needs of a run's description: quality on the rows that took no part in training or selection."""
+    (found,) = manifest["quality"].values()
+    where = manifest["provenance"]
+    return {
+        "dense": found["dense"]["metrics"]["score"],
+        "pruned": found["pruned"]["metrics"]["score"],
+        "gflops_dense": found["dense"]["gflops"],
+        "gflops_pruned": found["pruned"]["gflops"],
+        "relative_flops": found["pruned"]["relative_flops"],
+        "kept_per_layer": found["pruned"]["kept_per_layer"],
+        "train_seconds": manifest["seconds"],
+        "device": where["device"],
+        "versions": where["versions"],
+    }
+
+
+def shown(key: Key, config: dict[str, Any]) -> str:
+    """The command without this machine in it."""
+    name = f"runs/{key['task']}-{key['model']}-{key['seed']}/dense"
+    return " ".join(["thresher", *command_of(key, config, source=name, data="data", out="runs/OUT")])
+
+
+def _dense(key: Key, setting: Setting) -> Path | None:
+    """The fine-tuned model of this task and seed, made by the first row that needs it."""
+    name = f"dense-{key['task']}-{key['model']}-{key['seed']}"
+    out = setting.work / name
+    with _fine_tuning[name]:
+        if not (out / "dense").is_dir():
+            own = {name: key[name] for name in ("task", "model", "seed")}
+            first = {**own, "method": "dense"}
+            words = command_of(
+                first,
+                setting.config,
+                source=str(setting.model(key["model"])),
+                data=str(setting.data_folder()),
+                out=str(out),
+            )
+            stages = ["--finetune", "always", "--soft-epochs", "0", "--hard-epochs", "0"]
+            if not _finished([*words, *stages], out, setting):
+                return None
+    return out / "dense"
+
+
+def _finished(words: Sequence[str], out: Path, setting: Setting) -> bool:
+    """Run a command until it ends, or stop it at the deadline; what it has saved is gone on from."""
+    partial = out.with_name(out.name + ".partial")
+    more = ["--resume"] if (partial / "state").exists() else ["--overwrite"] if partial.exists() else []
+    setting.work.mkdir(parents=True, exist_ok=True)
+    log = setting.work / f"{out.name}.log"
+    with log.open("a", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "thresher", *words, *more], stdout=file, stderr=subprocess.STDOUT
+        )
+        while process.poll() is None:
+            if time.monotonic() >= setting.deadline:
+                process.terminate()
+                process.wait()
+                return False
+            time.sleep(PATIENCE)
+    if process.returncode != 0:
+        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        raise RunError(f"{out.name} failed: {' '.join(last)[:300]}; see its log in the work folder")
+    return True

@@ -1,0 +1,65 @@
+"""Agreement and its intervals, on numbers that can be checked by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thresher.evaluation.agreement import assured, change, measure_agreement, wilson
+
+
+def logits(*rows: tuple[float, ...]) -> np.ndarray:
+    return np.array(rows, dtype=np.float32)
+
+
+def test_wilson_by_hand() -> None:
+    """Newcombe (1998), table I: 81 of 263 and 0 of 20."""
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+
+
+@given(st.integers(1, 3000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_holds_the_share_and_stays_inside(case: tuple[int, int]) -> None:
+    successes, trials = case
+    low, high = wilson(successes, trials)
+    assert 0 <= low <= successes / trials <= high <= 1
+    assert low < high
+
+
+def test_wilson_refuses_what_is_not_a_share() -> None:
+    with pytest.raises(ValueError, match="3 of 2"):
+        wilson(3, 2)
+
+
+def test_decisions() -> None:
+    dense = logits((2, 0), (0, 1), (3, 1), (0, 5))
+    moved = logits((1, 0), (1, 0), (9, 1), (0, 5))  # the second decision is another
+    found = measure_agreement(moved, dense)
+    assert found.value == 0.75 and found.texts == 4 and found.rms is None
+    assert (found.low, found.high) == wilson(3, 4)
+    assert found.kind.startswith("same decision")
+
+
+def test_a_regression_is_judged_by_correlation() -> None:
+    dense = logits(*((float(value),) for value in range(50)))
+    rng = np.random.default_rng(1)
+    moved = dense + rng.normal(0, 3, dense.shape).astype(np.float32)
+    found = measure_agreement(moved, dense)
+    assert found.value == pytest.approx(np.corrcoef(moved[:, 0], dense[:, 0])[0, 1])
+    assert found.low < found.value < found.high <= 1
+    assert found.rms == pytest.approx(np.sqrt(np.mean((moved - dense) ** 2)) / dense.std(), rel=1e-5)
+    assert found == measure_agreement(moved, dense)  # the interval is the same every time
+
+
+def test_change_is_total_variation() -> None:
+    even = logits((0, 0))
+    assert change(even, even) == 0
+    assert change(logits((100, 0)), logits((0, 100))) == pytest.approx(1)
+    assert change(logits((np.log(3), 0)), even) == pytest.approx(0.25)  # 3/4, 1/4 against halves
+
+
+def test_what_is_assured() -> None:
+    """With every text agreeing, Wilson's lower end for z = 1 is n / (n + 1)."""
+    assert assured(1.0, texts=99, regression=False) == pytest.approx(0.99)
+    assert assured(0.9, texts=100, regression=False) == pytest.approx(0.8660, abs=1e-4)
+    assert assured(0.9, texts=100, regression=True) == pytest.approx(0.881)

@@ -1,0 +1,125 @@
+"""Experiments go on where they stopped, and their records say where they come from."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thresher.errors import ConfigError, DataError, RunError
+from thresher.experiments.experiment import EXPERIMENTS, Key, Row, Setting, experiment_named
+from thresher.experiments.runner import RECORDS, in_order, read_config, read_records, run
+
+COMMAND = "thresher reproduce squares --models models --data data"
+
+
+class Squares:
+    """Measures squares; `dies_at` interrupts it there, `cut_at` runs out of time there."""
+
+    KEY = ("number", "seed")
+
+    def __init__(self, *, dies_at: int | None = None, cut_at: int | None = None) -> None:
+        self.dies_at, self.cut_at = dies_at, cut_at
+        self.measured: list[int] = []
+        self.checked = 0
+
+    def check(self, setting: Setting) -> None:
+        self.checked += 1
+
+    def keys(self, config: dict[str, Any]) -> list[Key]:
+        return [{"number": number, "seed": 7} for number in config["numbers"]]
+
+    def measure(self, key: Key, setting: Setting) -> Row | None:
+        if key["number"] == self.dies_at:
+            raise KeyboardInterrupt
+        if key["number"] == self.cut_at:
+            return None
+        self.measured.append(key["number"])
+        return {"square": key["number"] ** 2}
+
+    def publish(self, rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
+        return []
+
+
+NUMBERS = Setting({"numbers": [3, 1, 2]})
+
+
+def test_an_interrupted_experiment_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(Squares(dies_at=1), tmp_path, NUMBERS, command=COMMAND)
+    assert [row["number"] for row in read_records(tmp_path / RECORDS)] == [3]
+    again = Squares()
+    progress = run(again, tmp_path, NUMBERS, command=COMMAND)
+    assert again.measured == [1, 2]
+    assert (progress.measured, progress.recorded, progress.left) == (2, 3, 0)
+    done = Squares()
+    assert run(done, tmp_path, NUMBERS, command=COMMAND).measured == 0
+    assert done.measured == [] and done.checked == 0  # nothing to do needs nothing
+
+
+def test_a_row_cut_off_by_the_deadline_comes_again(tmp_path: Path) -> None:
+    progress = run(Squares(cut_at=1), tmp_path, NUMBERS, command=COMMAND)
+    assert (progress.measured, progress.left) == (1, 2)
+    assert run(Squares(), tmp_path, NUMBERS, command=COMMAND).measured == 2
+
+
+def test_no_row_begins_after_the_deadline(tmp_path: Path) -> None:
+    late = Setting({"numbers": [1, 2]}, deadline=time.monotonic() - 1)
+    progress = run(Squares(), tmp_path, late, command=COMMAND)
+    assert (progress.measured, progress.left) == (0, 2)
+
+
+def test_half_a_line_is_measured_again(tmp_path: Path) -> None:
+    run(Squares(), tmp_path, NUMBERS, command=COMMAND)
+    file = tmp_path / RECORDS
+    whole = file.read_text(encoding="utf-8")
+    file.write_text(whole[:-20], encoding="utf-8")  # killed while writing the last row
+    again = Squares()
+    run(again, tmp_path, NUMBERS, command=COMMAND)
+    assert again.measured == [2]
+    assert [row["square"] for row in read_records(file)] == [9, 1, 4]
+
+
+def test_records_say_where_they_come_from(tmp_path: Path) -> None:
+    run(Squares(), tmp_path, Setting({"numbers": [5]}, models=tmp_path, data=tmp_path), command=COMMAND)
+    (row,) = read_records(tmp_path / RECORDS)
+    assert row["square"] == 25 and row["seed"] == 7 and row["command"] == COMMAND
+    assert row["versions"]["torch"] and row["device"] and row["seconds"] >= 0
+    assert str(tmp_path) not in json.dumps(row)
+
+
+def test_rows_in_the_order_of_the_configuration(tmp_path: Path) -> None:
+    squares = Squares()
+    run(squares, tmp_path, NUMBERS, command=COMMAND)
+    rows = read_records(tmp_path / RECORDS)
+    assert [row["number"] for row in in_order(rows, squares, {"numbers": [2, 3]})] == [2, 3]
+
+
+def test_bad_files_and_names(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="config.toml does not exist; call this in the repository's root"):
+        read_config(tmp_path)
+    (tmp_path / "config.toml").write_text("a = ", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        read_config(tmp_path)
+    (tmp_path / RECORDS).write_text("{}\nnonsense\n", encoding="utf-8")
+    with pytest.raises(DataError, match="a line that is not JSON"):
+        read_records(tmp_path / RECORDS)
+    with pytest.raises(ConfigError, match="unknown experiment 'soup'; known experiments: lengths"):
+        experiment_named("soup")
+    with pytest.raises(ConfigError, match="--models DIR"):
+        Setting({}).model("mpnet-base")
+    with pytest.raises(ConfigError, match="--data .* is not a folder"):
+        Setting({}, data=tmp_path / "no").data_folder()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_there(name: str) -> None:
+    experiment = experiment_named(name)
+    folder = Path(__file__).parents[2] / "experiments" / name
+    config = read_config(folder)
+    keys = [tuple(key.items()) for key in experiment.keys(config)]
+    assert keys and len(set(keys)) == len(keys)
+    assert all(tuple(name for name, _ in key) == experiment.KEY for key in keys)
+    read_records(folder / RECORDS)

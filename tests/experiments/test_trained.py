@@ -1,0 +1,125 @@
+"""Experiments whose rows are training runs: on a tiny model, from the dense model to table and figure."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import tiny
+from thresher.errors import RunError
+from thresher.experiments import table1, tradeoff
+from thresher.experiments.experiment import Setting
+from thresher.experiments.runner import RECORDS, read_config, read_records, run
+from thresher.experiments.trained import command_of, measure_trained, settings_of
+
+ROOT = Path(__file__).parents[2] / "experiments"
+QUICK = {"max_steps": 2, "batch_size": 8, "precision": "fp32", "device": "cpu", "finetune_epochs": 1}
+
+
+def config(**more: Any) -> dict[str, Any]:
+    task = {"name": "SST-2", "target": {"tiny": 0.6}, "paper": "the paper's"}
+    return {"models": ["tiny"], "seeds": [0, 1], "train": QUICK, "tasks": {"sst2": task}, **more}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, Path]:
+    data = tmp_path / "data" / "sst2"
+    data.mkdir(parents=True)
+    tiny.save_model(tmp_path / "models" / "tiny", tiny.config(), head=False)
+    rows = [{"sentence": text, "label": int(label == "positive")} for text, label in tiny.sentences(60)]
+    tiny.write_rows(data / "train.jsonl", rows[:40])
+    tiny.write_rows(data / "validation.jsonl", rows[40:])
+    return {"models": tmp_path / "models", "data": tmp_path / "data", "work": tmp_path / "work"}
+
+
+def test_two_runs_share_nothing_but_the_machine(places: dict[str, Path], tmp_path: Path) -> None:
+    """Two seeds at a time, each from a dense model of its own; then a table of them."""
+    setting = Setting(config(), **places)
+    progress = run(table1, tmp_path / "table1", setting, command="thresher reproduce table1", parallel=2)
+    assert (progress.measured, progress.left) == (2, 0)
+    rows = read_records(tmp_path / "table1" / RECORDS)
+    wanted = {"task", "model", "method", "seed", "dense", "pruned", "gflops_dense", "gflops_pruned", "relative_flops"}
+    for row in rows:
+        assert wanted | {"train_seconds", "device", "versions", "command"} <= set(row)
+        assert str(tmp_path) not in json.dumps(row)
+        assert "--method learned" in row["command"] and "--target-flops 0.6" in row["command"]
+    assert {path.name for path in places["work"].iterdir() if path.is_dir()} == {
+        "dense-sst2-tiny-0",
+        "dense-sst2-tiny-1",
+    }
+    page = tmp_path / "table1" / "README.md"
+    page.write_text("<!-- table -->\n<!-- end -->\n<!-- summary -->\n<!-- end -->\n", encoding="utf-8")
+    table1.publish(rows, page.parent, config())
+    text = page.read_text(encoding="utf-8")
+    assert "| **SST-2** | tiny | mean of 2 |" in text and "fewer FLOPs on average over 1 tasks" in text
+
+
+def test_a_run_that_the_deadline_stops_is_not_a_row(places: dict[str, Path]) -> None:
+    (key, _) = table1.keys(config())
+    assert measure_trained(key, Setting(config(), **places, deadline=time.monotonic())) is None
+
+
+def test_a_run_that_fails_says_why(places: dict[str, Path]) -> None:
+    broken = config(train={**QUICK, "lr": -1})
+    with pytest.raises(RunError, match="dense-sst2-tiny-0 failed: .*lr"):
+        measure_trained(table1.keys(broken)[0], Setting(broken, **places))
+
+
+def test_the_nearest_setting_wins() -> None:
+    found = {
+        "train": {"lr": 1, "batch_size": 2, "small": {"lr": 3}},
+        "tasks": {"rte": {"train": {"batch_size": 4, "small": {"batch_size": 5}}}},
+    }
+    assert settings_of(found, model="base", task="rte") == {"lr": 1, "batch_size": 4}
+    assert settings_of(found, model="small", task="rte") == {"lr": 3, "batch_size": 5}
+    key = {"task": "rte", "model": "small", "method": "lat", "target": 0.5, "seed": 7}
+    words = command_of(key, found, source="M", data="D", out="O")
+    assert words[:8] == ["prune", "M", "--task", "rte", "--data", "D", "--out", "O"]
+    assert " ".join(words[8:]) == "--lr 3 --batch-size 5 --method lat --seed 7 --target-flops 0.5"
+
+
+def made(method: str, target: float, cost: float, score: float, seed: int = 0) -> dict[str, Any]:
+    row = {"task": "sst2", "model": "tiny", "method": method, "target": target, "seed": seed}
+    return {**row, "relative_flops": cost, "pruned": score, "dense": 0.9}
+
+
+TRADED = [
+    made("learned", 0.4, 0.4, 0.86),
+    made("learned", 0.6, 0.6, 0.88),
+    made("spatten", 0.4, 0.5, 0.86),
+    made("spatten", 0.6, 0.7, 0.89),
+    made("dense", 1.0, 1.0, 0.91),
+]
+
+
+def test_leads_are_taken_at_matched_cost() -> None:
+    """Both cover 0.5 to 0.6: there learned has 0.87 and 0.88, the other 0.86 and 0.875."""
+    assert tradeoff.lead(TRADED, "sst2", "spatten") == pytest.approx([1.0, 0.5])
+    assert tradeoff.lead(TRADED, "sst2", "lat") == []
+
+
+def test_seeds_are_averaged() -> None:
+    rows = [made("learned", 0.5, 0.48, 0.8), made("learned", 0.5, 0.52, 0.9, seed=1)]
+    assert tradeoff.points(rows, "sst2", "learned") == [pytest.approx((0.5, 0.85))]
+
+
+def test_the_tradeoff_page_and_figure(tmp_path: Path) -> None:
+    settings = {"tasks": {"sst2": {"name": "SST-2"}}, "compared": ["learned", "spatten", "dense"]}
+    page = tmp_path / "README.md"
+    page.write_text("<!-- table -->\n<!-- end -->\n<!-- verdict -->\n<!-- end -->\n", encoding="utf-8")
+    written = tradeoff.publish(TRADED, tmp_path, settings)
+    assert all(file.stat().st_size > 0 for file in written)
+    text = page.read_text(encoding="utf-8")
+    assert "| SST-2 | +0.50 / +0.75 |" in text and "| SST-2 | 90.00 | dense | 91.00 @ 1.000 |" in text
+
+
+@pytest.mark.parametrize(("name", "rows"), [("table1", 30), ("tradeoff", 5 * (5 * 4 + 1))])
+def test_the_committed_settings_give_commands(name: str, rows: int) -> None:
+    settings = read_config(ROOT / name)
+    experiment = {"table1": table1, "tradeoff": tradeoff}[name]
+    keys = experiment.keys(settings)
+    assert len(keys) == rows == len({tuple(key.values()) for key in keys})
+    for key in keys:
+        assert "--lr" in command_of(key, settings, source="M", data="D", out="O")
