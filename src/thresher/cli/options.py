@@ -35,6 +35,42 @@ def load_named_task(name: str, data: Path | None) -> "Task":
     return load_task(name, data=data)
 
 
+def load_training_rows(
+    *,
+    task: str | None,
+    data: Path | None,
+    train: Path | None,
+    test: Path | None,
+    columns: Columns,
+    regression: bool | None = None,
+) -> "Task":
+    """Rows to train with: a named task's, or the user's own files."""
+    from thresher.tasks import load_file_task
+
+    if (task is None) == (train is None):
+        raise ConfigError("give either --task NAME or --train FILE")
+    text, pair, label = columns
+    if train is not None:
+        if data is not None:
+            raise ConfigError(f"--data {data} goes with --task NAME; --train and --test name your own files")
+        return load_file_task(
+            train,
+            test=test,
+            text_column=text or "text",
+            pair_column=pair,
+            label_column=label or "label",
+            regression=regression,
+        )
+    if test is not None:
+        raise ConfigError(f"--test {test} goes with --train FILE; task {task} has its own test rows")
+    if any(columns) or regression is not None:
+        raise ConfigError(
+            f"--text-column, --pair-column, --label-column, --regression and --classes go with --train FILE; "
+            f"task {task} is fixed"
+        )
+    return load_named_task(str(task), data)
+
+
 def load_test_rows(
     run: Path, manifest: dict[str, Any], *, task: str | None, data: Path | None, test: Path | None, columns: Columns
 ) -> "Task":

@@ -14,7 +14,7 @@ from thresher.cli.options import (
     TaskName,
     TestFile,
     TextColumn,
-    load_named_task,
+    load_training_rows,
     pick_device,
 )
 from thresher.config import RECIPES, PruneConfig, TrainConfig, read_toml
@@ -87,7 +87,6 @@ def prune(
     from thresher.cli.output import console, layers_table, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import Job, run_job
     from thresher.cli.search import search_job, search_settings
-    from thresher.tasks import load_file_task
 
     given = locals()
     train_config, prune_settings = resolve(
@@ -99,25 +98,14 @@ def prune(
     if max_drop is not None and (target_flops is not None or lambda_ is not None):
         raise ConfigError(f"--max-drop {max_drop} finds the cost itself; leave out --target-flops and --lambda")
     wanted = None if max_drop is None else search_settings(max_drop)
-    if (task is None) == (train is None):
-        raise ConfigError("give either --task NAME or --train FILE")
-    if train is not None and data is not None:
-        raise ConfigError(f"--data {data} goes with --task NAME; --train and --test name your own files")
-    if task is not None:
-        if test is not None:
-            raise ConfigError(f"--test {test} goes with --train FILE; task {task} has its own test rows")
-        if pair_column is not None or regression is not None:
-            raise ConfigError(f"--pair-column, --regression and --classes go with --train FILE; task {task} is fixed")
-        rows = load_named_task(task, data)
-    else:
-        rows = load_file_task(
-            Path(str(train)),
-            test=test,
-            text_column=text_column or "text",
-            pair_column=pair_column,
-            label_column=label_column or "label",
-            regression=regression,
-        )
+    rows = load_training_rows(
+        task=task,
+        data=data,
+        train=train,
+        test=test,
+        columns=(text_column, pair_column, label_column),
+        regression=regression,
+    )
     job = Job(
         model=model,
         task=rows,

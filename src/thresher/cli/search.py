@@ -14,7 +14,7 @@ from thresher.cli.options import (
     TaskName,
     TestFile,
     TextColumn,
-    load_named_task,
+    load_training_rows,
     pick_device,
 )
 from thresher.config import SearchConfig, TrainConfig
@@ -86,7 +86,6 @@ def search(
     from thresher.cli.output import console, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import Job
     from thresher.cli.prune import resolve
-    from thresher.tasks import load_file_task
     from thresher.training.search.chain import check_settings
 
     given = locals()
@@ -99,26 +98,8 @@ def search(
         prune_flags={},
     )
     check_settings(settings, train_config)
-    if (task is None) == (train is None):
-        raise ConfigError("give either --task NAME or --train FILE")
-    own = {"--test": test, "--text-column": text_column, "--pair-column": pair_column, "--label-column": label_column}
-    if task is not None and any(own.values()):
-        raise ConfigError(
-            f"{', '.join(name for name in own if own[name])} goes with --train FILE; task {task} is fixed"
-        )
-    if train is not None and data is not None:
-        raise ConfigError(f"--data {data} goes with --task NAME; --train and --test name your own files")
-    rows = (
-        load_named_task(task, data)
-        if task is not None
-        else load_file_task(
-            Path(str(train)),
-            test=test,
-            text_column=text_column or "text",
-            pair_column=pair_column,
-            label_column=label_column or "label",
-        )
-    )
+    columns = (text_column, pair_column, label_column)
+    rows = load_training_rows(task=task, data=data, train=train, test=test, columns=columns)
     job = Job(
         model=model,
         task=rows,
