@@ -10,15 +10,8 @@ import numpy as np
 
 from thresher.evaluation.lengths import length_statistics
 from thresher.experiments.experiment import Key, Row, Setting
-from thresher.experiments.publish import (
-    BLUE,
-    INK,
-    ORANGE,
-    markdown_table,
-    pyplot_in_style,
-    save_figure,
-    write_between_marks,
-)
+from thresher.experiments.publish import markdown_table, write_between_marks
+from thresher.report.figures import BLUE, INK, ORANGE, pyplot_in_style, save_figure
 
 KEY = ("tokenizer", "task", "split")
 CLOSE = 1e-4  # the paper's divergences have four decimals, and the last one is not always rounded

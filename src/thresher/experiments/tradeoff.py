@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from thresher.experiments.experiment import Key, Row
-from thresher.experiments.publish import INK, markdown_table, pyplot_in_style, save_figure, write_between_marks
+from thresher.experiments.publish import markdown_table, write_between_marks
 from thresher.experiments.table1 import check, measure
+from thresher.report.figures import INK, pyplot_in_style, save_figure
 
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
 

@@ -3,34 +3,23 @@
 from pathlib import Path
 from typing import Any
 
-INK, BLUE, PALE, RED = "#222222", "#1f5fa8", "#a9c3e2", "#c0392b"
-STYLE: Any = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "thresher",  # the same report gives the same file
-}
+from thresher.report.figures import BLUE, INK, pyplot_in_style, save_figure
+
+PALE, RED = "#a9c3e2", "#c0392b"
 
 
 def draw_pareto(report: dict[str, Any], folder: Path) -> None:
     """Write pareto.svg and pareto.png from what pareto.json holds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    with matplotlib.rc_context(STYLE):
-        figure, axes = pyplot.subplots(figsize=(7.2, 4.6), layout="constrained")
-        _draw_lines(axes, report)
-        _draw_points(axes, report["points"])
-        axes.set_xlabel("FLOPs, % of the dense model")
-        axes.set_ylabel(f"score on {report['selection_rows']:,} selection rows")
-        axes.set_title(f"{report['task']}: quality against cost", loc="left")
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-        figure.savefig(folder / "pareto.svg", metadata={"Date": None})
-        figure.savefig(folder / "pareto.png", dpi=160)
-        pyplot.close(figure)
+    pyplot = pyplot_in_style()
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.6), layout="constrained")
+    _draw_lines(axes, report)
+    _draw_points(axes, report["points"])
+    axes.set_xlabel("FLOPs, % of the dense model")
+    axes.set_ylabel(f"score on {report['selection_rows']:,} selection rows")
+    axes.set_title(f"{report['task']}: quality against cost", loc="left")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    save_figure(figure, folder, "pareto")
+    pyplot.close(figure)
 
 
 def _draw_lines(axes: Any, report: dict[str, Any]) -> None:

@@ -161,7 +161,7 @@ class CudaClassifier:
 
     def _run_graph(self, batch: HostBatch) -> Output:
         logits, starts = self._apart(self.graphs(batch.buffer, batch.layout), batch.layout)
-        return self._output(logits, starts, batch)
+        return self._output(logits, starts[1:], batch)
 
     def _without_host(self, inputs: Inputs, layout: Layout, expected: Sequence[int] | None) -> Tensor:
         """Logits and the runs' starts after each pruning, in one int32 tensor: one copy brings them back."""
@@ -191,15 +191,14 @@ class CudaClassifier:
         return torch.cat([logits.view(torch.int32).flatten(), inputs.cu_seqlens, *starts])
 
     def _apart(self, result: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Logits (sequences, outputs), and the runs' starts after each pruning."""
+        """Logits (sequences, outputs), and the runs' starts at first and after each pruning."""
         first = layout.sequences * self.outputs
         logits = result[:first].view(torch.float32).view(layout.sequences, self.outputs)
-        return logits, result[first:].view(-1, layout.sequences + 1)[1:]
+        return logits, result[first:].view(-1, layout.sequences + 1)
 
     def _tokens_seen(self, result: Tensor, layout: Layout) -> list[int]:
         """In all, and after each pruning."""
-        first = layout.sequences * self.outputs
-        seen: list[int] = result[first:].view(-1, layout.sequences + 1)[:, -1].tolist()
+        seen: list[int] = self._apart(result, layout)[1][:, -1].tolist()
         return seen
 
     def _output(self, logits: Tensor, starts: Tensor, batch: HostBatch) -> Output:

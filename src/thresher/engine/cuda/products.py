@@ -1,6 +1,6 @@
 """Matrix products of the rows that are live: the library's where nearly all are, our kernels' elsewhere."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -29,7 +29,7 @@ def product(
     """activation(values[rows] @ weight.T + bias): (capacity, outputs). values: (any, inputs); rows: (capacity,) int32,
     or None: all in order.
     """
-    if rows is None and activation == "none" and _by_library(len(values), count):
+    if activation == "none" and _by_library(values, count, rows):
         return F.linear(values, affine.weight, affine.bias)
     tile, _ = plan(count.expected, affine.weight, activated=activation != "none")
     return linear(
@@ -49,12 +49,15 @@ def normed_product(
 ) -> Tensor:
     """LayerNorm(values[rows] @ weight.T + bias + residual[residual_rows]): (capacity, outputs)."""
     offset = None
-    tile, parts = plan(count.expected, affine.weight, divisible=True)
-    if parts == 1 or (rows is None and _by_library(len(values), count)):
-        sums = product(values, affine, count, rows=rows)
+    if _by_library(values, count, rows):
+        sums = F.linear(values, affine.weight, affine.bias)
     else:
-        sums = linear_in_parts(values, affine.weight, parts=parts, rows=rows, count=count.on_device, tile=tile)
-        offset = affine.bias
+        tile, parts = plan(count.expected, affine.weight, divisible=True)
+        options: Any = {"rows": rows, "count": count.on_device, "tile": tile}
+        if parts == 1:
+            sums = linear(values, affine.weight, affine.bias, **options)
+        else:
+            sums, offset = linear_in_parts(values, affine.weight, parts=parts, **options), affine.bias
     return add_norm(
         sums,
         residual,
@@ -67,7 +70,9 @@ def normed_product(
     )
 
 
-def _by_library(capacity: int, count: Count) -> bool:
+def _by_library(values: Tensor, count: Count, rows: Tensor | None) -> bool:
+    if rows is not None:  # picking them in the load saves a pass over memory
+        return False
     if count.on_device is None:
         return True
-    return capacity >= MANY_ROWS and count.expected >= NEARLY_ALL * capacity
+    return len(values) >= MANY_ROWS and count.expected >= NEARLY_ALL * len(values)

@@ -59,59 +59,36 @@ def prune(
         positions=torch.empty_like(positions),
         protected=torch.empty_like(protected),
     )
-    keep, flags = kept.keep.view(torch.uint8), protected.view(torch.uint8)
+    shared = {
+        "keep": kept.keep.view(torch.uint8),
+        "cu_seqlens": cu_seqlens,
+        "protected": protected.view(torch.uint8),
+    }
+    decided = {
+        "received": received,
+        "threshold": float(threshold),
+        "capacity": capacity,
+        "HEADS": heads,
+        "PAPER": scale == "paper",
+    }
+    moved = {
+        "rows": kept.rows,
+        "new_cu_seqlens": kept.cu_seqlens,
+        "new_positions": kept.positions,
+        "new_protected": kept.protected.view(torch.uint8),
+        "positions": positions,
+        "sequences": sequences,
+    }
     if sequences <= FEW_RUNS and capacity <= FEW_TOKENS:
-        _decide_and_compact[(1,)](
-            keep=keep,
-            rows=kept.rows,
-            new_cu_seqlens=kept.cu_seqlens,
-            new_positions=kept.positions,
-            new_protected=kept.protected.view(torch.uint8),
-            received=received,
-            cu_seqlens=cu_seqlens,
-            positions=positions,
-            protected=flags,
-            threshold=float(threshold),
-            capacity=capacity,
-            sequences=sequences,
-            HEADS=heads,
-            PAPER=scale == "paper",
-            RUNS=power_of_two(sequences + 1),
-            BLOCK=power_of_two(capacity, least=32),
-            **launching(received, num_warps=4),
-        )
+        sizes = {"RUNS": power_of_two(sequences + 1), "BLOCK": power_of_two(capacity, least=32)}
+        _decide_and_compact[(1,)](**shared, **decided, **moved, **sizes, **launching(received, num_warps=4))
         return kept
-    counts = cu_seqlens.new_empty(sequences)
+    shared["counts"] = cu_seqlens.new_empty(sequences)
     block = min(TOKENS, power_of_two(max_length, least=32))
-    warps = max(1, min(4, block // 64))
-    _decide[(sequences,)](
-        keep=keep,
-        counts=counts,
-        received=received,
-        cu_seqlens=cu_seqlens,
-        protected=flags,
-        threshold=float(threshold),
-        capacity=capacity,
-        HEADS=heads,
-        PAPER=scale == "paper",
-        BLOCK=block,
-        **launching(received, num_warps=warps),
-    )
-    _compact[(sequences,)](
-        rows=kept.rows,
-        new_cu_seqlens=kept.cu_seqlens,
-        new_positions=kept.positions,
-        new_protected=kept.protected.view(torch.uint8),
-        keep=keep,
-        counts=counts,
-        cu_seqlens=cu_seqlens,
-        positions=positions,
-        protected=flags,
-        sequences=sequences,
-        BLOCK=block,
-        COUNTS=min(COUNTS, power_of_two(sequences, least=32)),
-        **launching(received, num_warps=warps),
-    )
+    options = launching(received, num_warps=max(1, min(4, block // 64)))
+    _decide[(sequences,)](**shared, **decided, BLOCK=block, **options)
+    counts = min(COUNTS, power_of_two(sequences, least=32))
+    _compact[(sequences,)](**shared, **moved, BLOCK=block, COUNTS=counts, **options)
     return kept
 
 
