@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.config import RECIPES, PruneConfig, Settings, TrainConfig, read_toml
+from thresher.config import (
+    RECIPES,
+    PruneConfig,
+    Settings,
+    TrainConfig,
+    given_settings,
+    read_toml,
+    without_flag,
+)
 from thresher.errors import ConfigError, ThresherError
 
 
@@ -233,3 +241,17 @@ def test_absent_toml(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.toml", tmp_path):
         with refused(f"configuration file {path} does not exist"):
             read_toml(path)
+
+
+def test_settings_given_as_words() -> None:
+    train, prune = given_settings(["clip=0.5", "record=false", "ramp=plain", "protect=['first', 'separators']"])
+    assert train == {"clip": 0.5, "record": False}
+    assert prune == {"ramp": "plain", "protect": ["first", "separators"]}
+    for word in ("clip", "recipe=paper", "nothing=1", "=1"):
+        with refused(f"--set {word}: give NAME=VALUE with one of"):
+            given_settings([word])
+
+
+def test_a_setting_has_a_flag_or_is_set() -> None:
+    assert without_flag("clip") and without_flag("ramp")
+    assert not any(without_flag(name) for name in ("lr", "protect", "recipe", "device"))

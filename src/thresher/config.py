@@ -5,7 +5,7 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -204,7 +204,13 @@ class TrainConfig(Settings):
         "arithmetic of training: auto, fp32 or bf16 (scores and thresholds are always fp32)",
         choices=("auto", "fp32", "bf16"),
     )
-    evals_per_stage: int = setting(4, "evaluations and saved states in each stage", low=1)
+    record: bool = setting(
+        True, "on one GPU, replay steps as CUDA graphs, one for every length of batch: faster where batches are small"
+    )
+    evals_per_stage: int = setting(4, "evaluations on the selection rows in each stage", low=1)
+    save_seconds: float = setting(
+        60.0, "after an evaluation, save the state to resume from if the last is this many seconds old", low=0.0
+    )
     seed: int = setting(0, "seed of data order, dropout and new weights", low=0, high=2**63 - 1)
 
     def __post_init__(self) -> None:
@@ -240,11 +246,11 @@ class SearchConfig(Settings):
         0.01, "largest drop of the score against the dense model (0.01 = 1 point of 100)", low=0.0, high=0.5
     )
     confidence: float = setting(
-        0.8, "one-sided confidence that the drop is within the limit, on the selection rows", low=0.5, high=0.99
+        0.8, "one-sided confidence that the drop to expect is within the limit", low=0.5, high=0.99
     )
     start_flops: float = setting(0.6, "relative FLOPs of the first trial, the only full run", above=0.0, high=0.95)
     trial_share: float = setting(0.5, "epochs of every further trial, as a share of the hard stage's", above=0.0)
-    max_trials: int = setting(9, "at most this many trials", low=1)
+    max_trials: int = setting(6, "at most this many trials", low=1)
     budget_minutes: float | None = setting(None, "stop training after this many minutes, with the best so far", above=0)
     workers: int = setting(1, "trials that run at the same time, each in a process of its own", low=1)
 
@@ -273,6 +279,36 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
+
+
+# Settings that `thresher prune` has a flag of their own for; the others are given in a file or with --set.
+TRAIN_FLAGS = (
+    *("method", "target_flops", "lambda_", "finetune_epochs", "soft_epochs", "hard_epochs", "max_steps", "batch_size"),
+    *("accumulate", "lr", "temperature", "distill", "max_length", "precision", "seed"),
+)
+PRUNE_FLAGS = ("protect", "scale")
+
+
+def without_flag(name: str) -> bool:
+    """Whether this is a setting that only --set and files can give."""
+    known = {item.name for kind in (TrainConfig, PruneConfig) for item in fields(kind)}
+    return name in known - {*TRAIN_FLAGS, *PRUNE_FLAGS, "recipe"}
+
+
+def given_settings(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of TrainConfig and of PruneConfig in words such as clip=0.5; values as TOML writes them."""
+    train, prune = ({item.name: item for item in fields(kind)} for kind in (TrainConfig, PruneConfig))
+    found: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or name == "recipe" or name not in {**train, **prune}:
+            raise ConfigError(f"--set {word}: give NAME=VALUE with one of {', '.join([*train, *prune])}")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text  # a word needs no quotes
+        found[name not in train][name] = value
+    return found
 
 
 def read_toml(path: Path) -> dict[str, dict[str, Any]]:

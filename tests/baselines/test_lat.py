@@ -76,7 +76,7 @@ def test_the_sandwich_by_its_parts(regression: bool, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(method, "_lengths", spy)
     torch.manual_seed(3)
     counts = gates.rule.counts.tolist()  # type: ignore[union-attr, operator]
-    found = method.hard_loss(model, batch, teacher_logits=None, teacher=None)
+    found = method.hard_loss(model, batch, teacher=None)
     assert len(drawn) == 3 and any(left_out for _, left_out in drawn)
     assert gates.rule.counts.tolist() == counts, "the step's lengths do not stay"  # type: ignore[union-attr, operator]
     assert gates.mode == "hard" and gates.left_out == frozenset()
@@ -102,7 +102,7 @@ def test_distillation_teaches_the_small_models_and_not_the_full_one(monkeypatch:
     trainer = trainer_of("lat", model=model, layer_drop=0.0)
     monkeypatch.setattr(lat, "drop_lengths", lambda longest, rate, pick, *, layers, left_out: (longest,) * layers)
     batch = batch_of()
-    total = trainer.method.hard_loss(model, batch, teacher_logits=None, teacher=None).total
+    total = trainer.method.hard_loss(model, batch, teacher=None).total
     gates_of(model).set_mode("off")
     task = task_loss(model(**model_inputs(batch)).logits, batch["labels"])
     torch.testing.assert_close(total, task / 4, atol=1e-5, rtol=1e-4)

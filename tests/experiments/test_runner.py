@@ -123,3 +123,36 @@ def test_every_experiment_is_there(name: str) -> None:
     assert keys and len(set(keys)) == len(keys)
     assert all(tuple(name for name, _ in key) == experiment.KEY for key in keys)
     read_records(folder / RECORDS)
+
+
+class Computing(Squares):
+    """Looks at how many rows compute at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.most = 0, 0
+
+    def measure(self, key: Key, setting: Setting) -> Row | None:
+        with setting.place() as free:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            time.sleep(0.02)
+            self.now -= 1
+        return {"square": key["number"] ** 2} if free else None
+
+
+def test_no_more_rows_compute_than_asked_for(tmp_path: Path) -> None:
+    several = Computing()
+    many = Setting({"numbers": list(range(12))})
+    assert run(several, tmp_path, many, command=COMMAND, parallel=3).measured == 12
+    assert several.most == 3
+
+
+def test_a_row_that_gets_no_place_before_the_deadline_is_left(tmp_path: Path) -> None:
+    with Setting({}, deadline=time.monotonic() - 1).place() as free:
+        assert not free
+    setting = Setting({}, deadline=time.monotonic() + 0.05)
+    with setting.place() as first, setting.place() as second:
+        assert first and not second
+    with setting.place() as after:
+        assert not after, "the deadline has passed"

@@ -75,7 +75,7 @@ def test_the_nearest_setting_wins() -> None:
     assert settings_of(found, model="base", task="rte") == {"lr": 1, "batch_size": 4}
     assert settings_of(found, model="small", task="rte") == {"lr": 3, "batch_size": 5}
     key = {"task": "rte", "model": "small", "method": "lat", "target": 0.5, "seed": 7}
-    words = command_of(key, found, source="M", data="D", out="O")
+    words = command_of(key, found, source="M", rows=["--task", "rte", "--data", "D"], out="O")
     assert words[:8] == ["prune", "M", "--task", "rte", "--data", "D", "--out", "O"]
     assert " ".join(words[8:]) == "--lr 3 --batch-size 5 --method lat --seed 7 --target-flops 0.5"
 
@@ -122,4 +122,4 @@ def test_the_committed_settings_give_commands(name: str, rows: int) -> None:
     keys = experiment.keys(settings)
     assert len(keys) == rows == len({tuple(key.values()) for key in keys})
     for key in keys:
-        assert "--lr" in command_of(key, settings, source="M", data="D", out="O")
+        assert "--lr" in command_of(key, settings, source="M", rows=[], out="O")

@@ -23,7 +23,7 @@ SOME = (0.7, 0.9, 1.0, 1.2)
 def batch_of(rows: int = 6, *, name: str = "bert", regression: bool = False) -> dict[str, Tensor]:
     examples = (value_rows if regression else keyword_rows)(rows, seed=4)
     data = encode(tokenizer_for(name), examples, max_length=None, positions=None)
-    return {**collate(data.rows, pad_id=tiny_tokenizer().pad_token_id), "rows": torch.arange(rows)}
+    return collate(data.rows, pad_id=tiny_tokenizer().pad_token_id)
 
 
 def soft(model: Any, batch: dict[str, Tensor], **changes: Any) -> Loss:
@@ -33,9 +33,8 @@ def soft(model: Any, batch: dict[str, Tensor], **changes: Any) -> Loss:
 
 def hard(model: Any, batch: dict[str, Tensor], *, logits: Tensor | None = None, teacher: Any = None, **kw: Any) -> Loss:
     gates_of(model).set_mode("hard")
-    return hard_loss(
-        model, batch, config=quick(**kw), shape=encoder_shape(model), teacher_logits=logits, teacher=teacher
-    )
+    batch = batch if logits is None else {**batch, "targets": logits}
+    return hard_loss(model, batch, config=quick(**kw), shape=encoder_shape(model), teacher=teacher)
 
 
 def stock_copy(model: Any) -> Any:
@@ -45,7 +44,7 @@ def stock_copy(model: Any) -> Any:
 
 
 def logits_by_class(model: Any, batch: dict[str, Tensor]) -> Tensor:
-    logits: Tensor = model(**{name: value for name, value in batch.items() if name not in ("labels", "rows")}).logits
+    logits: Tensor = model(**{name: value for name, value in batch.items() if name != "labels"}).logits
     return logits
 
 

@@ -1,6 +1,7 @@
 """Interrupted work goes on as if nothing had happened, to the bit."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,9 @@ def test_saving_states_changes_nothing(whole: Any, tmp_path: Path) -> None:
 
 
 def test_the_paper_recipe_resumes(tmp_path: Path) -> None:
-    config = TrainConfig.recipe_named("paper", precision="fp32", max_steps=4, batch_size=8, evals_per_stage=2)
+    config = TrainConfig.recipe_named(
+        "paper", precision="fp32", max_steps=4, batch_size=8, evals_per_stage=2, save_seconds=0.0
+    )
     changes: dict[str, Any] = {"config": config, "prune": RECIPES["paper"]["prune"], "finetune": False}
     expected, standing, _ = train(None, **changes)
     interrupt(tmp_path, "soft", 2, **changes)
@@ -235,3 +238,15 @@ def test_the_gates_are_hard_after_resuming_a_finished_run(tmp_path: Path) -> Non
     ).fit()
     assert gates_of(model).mode == "hard"
     assert torch.isfinite(gates_of(model).thresholds[:3]).all()
+
+
+def test_a_young_state_is_not_written_again(tmp_path: Path) -> None:
+    """A state is four times the model's size: with a long wait between two, a short run writes none."""
+    interrupt(tmp_path, "hard", 4, config=replace(CONFIG, save_seconds=3600.0))
+    assert not list(tmp_path.iterdir())
+
+
+def test_how_steps_run_may_change_between_interruption_and_resumption(whole: Any, tmp_path: Path) -> None:
+    interrupt(tmp_path, "soft", 4)
+    changed = replace(CONFIG, record=False, save_seconds=5.0)
+    assert differing(train(tmp_path, resume=True, seed=9, config=changed)[0], whole[0]) == []

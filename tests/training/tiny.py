@@ -32,6 +32,7 @@ QUICK: dict[str, Any] = {
     "lr": 1e-3,
     "target_flops": 0.6,
     "evals_per_stage": 2,
+    "save_seconds": 0.0,
     "max_steps": 6,
 }
 

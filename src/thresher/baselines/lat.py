@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -56,6 +56,7 @@ class Lat(Method):
     name = "lat"
     knob = "lengths"
     distills = False  # the full model of the same step is the teacher
+    recordable = False  # every step draws lengths and layers
 
     def begin(self) -> None:
         layers = self.run.shape.layers
@@ -80,9 +81,7 @@ class Lat(Method):
         rate = 1.0 - (1.0 - self.config.length_drop) ** factor
         self.rule.set_counts(self._lengths(rate, shortest))
 
-    def hard_loss(
-        self, model: nn.Module, batch: dict[str, Tensor], *, teacher_logits: Tensor | None, teacher: nn.Module | None
-    ) -> Loss:
+    def hard_loss(self, model: nn.Module, batch: dict[str, Tensor], *, teacher: nn.Module | None) -> Loss:
         """The sandwich: the full model learns the task, the smallest and two random ones learn from the full one."""
         gates, inputs = gates_of(model), model_inputs(batch)
         gates.set_mode("off")
@@ -135,6 +134,11 @@ class Lat(Method):
         with self.rule.trying(lengths):
             found = self.run.evaluate()
         return Candidate(lengths, found["relative_flops"], found["score"])
+
+
+def chosen_for(target: float, front: Sequence[dict[str, Any]]) -> Lengths:
+    """The lengths for another target, from the front that a saved run carries."""
+    return _choose([Candidate(tuple(row["lengths"]), row["cost"], row["score"]) for row in front], target).lengths
 
 
 def _choose(front: list[Candidate], target: float) -> Candidate:

@@ -51,6 +51,7 @@ class Random(Spatten):
     """Keeps as many tokens as SpAtten's schedule in every layer, chosen by chance: what are the scores worth?"""
 
     name = "random"
+    recordable = False  # its noise comes from the host
 
     def _order(self) -> str:
         return "random"

@@ -17,13 +17,8 @@ from thresher.cli.options import (
     load_training_rows,
     pick_device,
 )
-from thresher.config import RECIPES, PruneConfig, TrainConfig, read_toml
+from thresher.config import PRUNE_FLAGS, RECIPES, TRAIN_FLAGS, PruneConfig, TrainConfig, given_settings, read_toml
 from thresher.errors import ConfigError
-
-TRAIN_FLAGS = (
-    *("method", "target_flops", "lambda_", "finetune_epochs", "soft_epochs", "hard_epochs", "max_steps", "batch_size"),
-    *("accumulate", "lr", "temperature", "distill", "max_length", "precision", "seed"),
-)
 
 
 def _train(name: str) -> Any:
@@ -55,6 +50,10 @@ def prune(
     recipe: Annotated[str | None, _train("recipe")] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with the tables \\[prune] and \\[train]; flags override it")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="any other setting of the two tables, such as clip=0.5"),
     ] = None,
     finetune: Annotated[str, typer.Option(help="train a head first: auto (if there is none), always, never")] = "auto",
     finetune_epochs: Annotated[float | None, _train("finetune_epochs")] = None,
@@ -89,11 +88,12 @@ def prune(
     from thresher.cli.search import search_job, search_settings
 
     given = locals()
+    train_set, prune_set = given_settings(settings or [])
     train_config, prune_settings = resolve(
         recipe,
         config,
-        train_flags={name: given[name] for name in TRAIN_FLAGS if given[name] is not None},
-        prune_flags={name: given[name] for name in ("protect", "scale") if given[name]},
+        train_flags=train_set | {name: given[name] for name in TRAIN_FLAGS if given[name] is not None},
+        prune_flags=prune_set | {name: given[name] for name in PRUNE_FLAGS if given[name]},
     )
     if max_drop is not None and (target_flops is not None or lambda_ is not None):
         raise ConfigError(f"--max-drop {max_drop} finds the cost itself; leave out --target-flops and --lambda")

@@ -1,8 +1,11 @@
 """What an experiment is: rows to measure, and a way to publish them."""
 
 import importlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,14 +15,16 @@ Row = dict[str, Any]
 Key = dict[str, Any]  # the fields that tell a row from all others
 
 # name -> the module with the functions of Experiment; imported when it is run
-EXPERIMENTS = {name: f"thresher.experiments.{name}" for name in ("lengths", "table1", "tradeoff")}
+NAMES = ("lengths", "table1", "tradeoff", "robustness", "trajectories", "histograms")
+EXPERIMENTS = {name: f"thresher.experiments.{name}" for name in NAMES}
 
 
 @dataclass(frozen=True)
 class Setting:
     """What a call is given: the settings in config.toml, and where things are on this machine.
 
-    `deadline` is the time.monotonic() at which the call must end. Paths stay out of the records.
+    `deadline` is the time.monotonic() at which the call must end. `places` counts what may compute at a time: rows that
+    wait for each other hold none. Paths stay out of the records.
     """
 
     config: dict[str, Any]
@@ -27,6 +32,18 @@ class Setting:
     data: Path | None = None
     work: Path = Path("runs/experiments")
     deadline: float = float("inf")
+    places: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))
+
+    @contextmanager
+    def place(self) -> Iterator[bool]:
+        """Wait for a place to compute in; False where the deadline comes first."""
+        left = self.deadline - time.monotonic()
+        taken = left > 0 and self.places.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+        try:
+            yield taken
+        finally:
+            if taken:
+                self.places.release()
 
     def model(self, name: str) -> Path:
         return _folder(self.models, "--models") / name

@@ -32,7 +32,12 @@ def keys(config: dict[str, Any]) -> list[Key]:
     ]
 
 
-def measure(key: Key, setting: Setting) -> Row:
+def measure(key: Key, setting: Setting) -> Row | None:
+    with setting.place() as free:
+        return measured(key, setting) if free else None
+
+
+def measured(key: Key, setting: Setting) -> Row:
     """One tokenizer on one task's rows: statistics, and how many rows have each length."""
     from transformers import AutoTokenizer
 

@@ -2,11 +2,12 @@
 
 import json
 import os
+import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from thresher.experiments.experiment import Experiment, Key, Row, Setting
 from thresher.records import provenance, write_text
 
 RECORDS, CONFIG = "records.jsonl", "config.toml"
+MOST_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def run(
     missing = [key for key in experiment.keys(setting.config) if _key(key, experiment) not in done]
     if missing:
         experiment.check(setting)
+    setting = replace(setting, places=threading.Semaphore(parallel))
     about = provenance(device=device, seed=None) | {"command": command}
 
     def measure(key: Key) -> Row | None:
@@ -84,7 +87,7 @@ def _each(measure: Callable[[Key], Row | None], keys: Sequence[Key], parallel: i
             if row is None:
                 return
         return
-    with ThreadPoolExecutor(parallel) as pool:
+    with ThreadPoolExecutor(MOST_ROWS) as pool:  # most of them wait for a place, or for a run that they share
         running = {pool.submit(measure, key): key for key in keys}
         try:
             for future in as_completed(running):

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from thresher.experiments.experiment import Key, Row
+from thresher.experiments.experiment import Key, Row, Setting
+from thresher.experiments.fronts import measure_on_front
 from thresher.experiments.publish import markdown_table, write_between_marks
-from thresher.experiments.table1 import check, measure
+from thresher.experiments.table1 import check
+from thresher.experiments.trained import measure_trained
 from thresher.report.figures import INK, pyplot_in_style, save_figure
 
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
@@ -28,15 +30,20 @@ CONTROL = "dense"  # trained on without pruning: one point, at full cost
 
 
 def keys(config: dict[str, Any]) -> list[Key]:
-    """The control has one target; all others have all of them."""
+    """The control has one target; all others have all of them. Neighbours are of different tasks: rows of one task wait
+    for the same dense model."""
     return [
         {"task": task, "model": model, "method": method, "target": target, "seed": seed}
         for seed in config["seeds"]
         for model in config["models"]
-        for task, about in config["tasks"].items()
         for method in config["compared"]
-        for target in ([1.0] if method == CONTROL else about.get("targets", config["targets"]))
+        for target in ([1.0] if method == CONTROL else config["targets"])
+        for task in config["tasks"]
     ]
+
+
+def measure(key: Key, setting: Setting) -> Row | None:
+    return measure_on_front(key, setting) if key["method"] == "lat" else measure_trained(key, setting)
 
 
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:

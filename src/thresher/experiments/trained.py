@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from thresher.config import without_flag
 from thresher.errors import RunError
 from thresher.experiments.experiment import Key, Row, Setting
 
 PATIENCE = 0.3  # seconds between two looks at a process
-_fine_tuning: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # rows share a dense model
+_training: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by the run's name
 
 
 def settings_of(config: dict[str, Any], *, model: str, task: str) -> dict[str, Any]:
@@ -27,28 +28,46 @@ def settings_of(config: dict[str, Any], *, model: str, task: str) -> dict[str, A
     return found
 
 
-def command_of(key: Key, config: dict[str, Any], *, source: str, data: str, out: str) -> list[str]:
-    """The words after `thresher`."""
+def command_of(key: Key, config: dict[str, Any], *, source: str, rows: Sequence[str], out: str) -> list[str]:
+    """The words after `thresher`. What has no flag of its own is given with --set."""
     settings = settings_of(config, model=key["model"], task=key["task"])
     settings |= {"method": key["method"], "seed": key["seed"], **config.get("methods", {}).get(key["method"], {})}
     if "target" in key:
         settings["target_flops"] = key["target"]
-    flags = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", f"{value}")]
-    return ["prune", source, "--task", key["task"], "--data", data, "--out", out, *flags]
+    words = []
+    for name, value in settings.items():
+        words += ["--set", f"{name}={value}"] if without_flag(name) else [f"--{name.replace('_', '-')}", f"{value}"]
+    return ["prune", source, *rows, "--out", out, *words]
 
 
 def measure_trained(key: Key, setting: Setting) -> Row | None:
     """One row, or None where the deadline came first: the run then goes on from its last saved state."""
-    dense = _dense(key, setting)
-    if dense is None:
-        return None
-    out = setting.work / "-".join(str(value) for value in key.values())
-    words = command_of(key, setting.config, source=str(dense), data=str(setting.data_folder()), out=str(out))
-    if not _finished([*words, "--finetune", "never"], out, setting):
+    out = trained_run(key, setting)
+    if out is None:
         return None
     manifest = json.loads((out / "thresher.json").read_text(encoding="utf-8"))
     shutil.rmtree(out)  # a hundred models would fill the disk
     return {**row_of(manifest), "command": shown(key, setting.config)}
+
+
+def trained_run(
+    key: Key, setting: Setting, *, rows: Sequence[str] | None = None, name: str | None = None
+) -> Path | None:
+    """The folder of a finished run, trained now if need be; None where the deadline came first.
+
+    `rows` replaces the words that name the task's rows, and `name` starts the names of the folders, where other
+    experiments train on other rows.
+    """
+    rows = rows or ["--task", key["task"], "--data", str(setting.data_folder())]
+    prefix = [] if name is None else [name]
+    dense = _dense(key, setting, rows=rows, prefix=prefix)
+    if dense is None:
+        return None
+    out = setting.work / "-".join([*prefix, *(str(value) for value in key.values())])
+    with _training[out.name]:  # rows may share a run
+        words = command_of(key, setting.config, source=str(dense), rows=rows, out=str(out))
+        done = out.is_dir() or _finished([*words, "--finetune", "never"], out, setting)
+    return out if done else None
 
 
 def row_of(manifest: dict[str, Any]) -> Row:
@@ -71,24 +90,18 @@ def row_of(manifest: dict[str, Any]) -> Row:
 def shown(key: Key, config: dict[str, Any]) -> str:
     """The command without this machine in it."""
     name = f"runs/{key['task']}-{key['model']}-{key['seed']}/dense"
-    return " ".join(["thresher", *command_of(key, config, source=name, data="data", out="runs/OUT")])
+    rows = ["--task", key["task"], "--data", "data"]
+    return " ".join(["thresher", *command_of(key, config, source=name, rows=rows, out="runs/OUT")])
 
 
-def _dense(key: Key, setting: Setting) -> Path | None:
+def _dense(key: Key, setting: Setting, *, rows: Sequence[str], prefix: Sequence[str]) -> Path | None:
     """The fine-tuned model of this task and seed, made by the first row that needs it."""
-    name = f"dense-{key['task']}-{key['model']}-{key['seed']}"
-    out = setting.work / name
-    with _fine_tuning[name]:
+    own = {name: key[name] for name in ("task", "model", "seed")}
+    out = setting.work / "-".join([*prefix, "dense", *(str(value) for value in own.values())])
+    with _training[out.name]:
         if not (out / "dense").is_dir():
-            own = {name: key[name] for name in ("task", "model", "seed")}
-            first = {**own, "method": "dense"}
-            words = command_of(
-                first,
-                setting.config,
-                source=str(setting.model(key["model"])),
-                data=str(setting.data_folder()),
-                out=str(out),
-            )
+            source = str(setting.model(key["model"]))
+            words = command_of({**own, "method": "dense"}, setting.config, source=source, rows=rows, out=str(out))
             stages = ["--finetune", "always", "--soft-epochs", "0", "--hard-epochs", "0"]
             if not _finished([*words, *stages], out, setting):
                 return None
@@ -97,20 +110,23 @@ def _dense(key: Key, setting: Setting) -> Path | None:
 
 def _finished(words: Sequence[str], out: Path, setting: Setting) -> bool:
     """Run a command until it ends, or stop it at the deadline; what it has saved is gone on from."""
-    partial = out.with_name(out.name + ".partial")
-    more = ["--resume"] if (partial / "state").exists() else ["--overwrite"] if partial.exists() else []
-    setting.work.mkdir(parents=True, exist_ok=True)
-    log = setting.work / f"{out.name}.log"
-    with log.open("a", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "thresher", *words, *more], stdout=file, stderr=subprocess.STDOUT
-        )
-        while process.poll() is None:
-            if time.monotonic() >= setting.deadline:
-                process.terminate()
-                process.wait()
-                return False
-            time.sleep(PATIENCE)
+    with setting.place() as free:
+        if not free:
+            return False
+        partial = out.with_name(out.name + ".partial")
+        more = ["--resume"] if (partial / "state").exists() else ["--overwrite"] if partial.exists() else []
+        setting.work.mkdir(parents=True, exist_ok=True)
+        log = setting.work / f"{out.name}.log"
+        with log.open("a", encoding="utf-8") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "thresher", *words, *more], stdout=file, stderr=subprocess.STDOUT
+            )
+            while process.poll() is None:
+                if time.monotonic() >= setting.deadline:
+                    process.terminate()
+                    process.wait()
+                    return False
+                time.sleep(PATIENCE)
     if process.returncode != 0:
         last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         raise RunError(f"{out.name} failed: {' '.join(last)[:300]}; see its log in the work folder")

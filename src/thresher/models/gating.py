@@ -41,6 +41,12 @@ class Trace:
         """(batch, layers) tokens left by each layer: whole numbers in hard mode, expected ones in soft mode."""
         return torch.stack([alive.sum(dim=-1) for alive in self.alive[1:]], dim=-1)
 
+    def kept_shares(self) -> Tensor:
+        """(layers,) share of all tokens of the batch that each layer leaves, protected ones not counted."""
+        free = ~self.protected
+        left = torch.stack([(alive * free).sum() for alive in self.alive])
+        return left[1:] / left[0].clamp(min=1)
+
 
 class Gates(nn.Module):
     """Thresholds and the pruning state that the layers of one model share.
@@ -116,7 +122,8 @@ class Gates(nn.Module):
         if input_ids is None and {"separators", "first_segment"} & set(self.config.protect):
             raise ModelError("protecting separators needs input_ids; inputs_embeds alone do not show where they are")
         alive = attention_mask.bool()
-        if not bool(alive[:, 0].all()):
+        recording = alive.is_cuda and torch.cuda.is_current_stream_capturing()  # then the host cannot look
+        if not recording and not bool(alive[:, 0].all()):
             raise ModelError(
                 "a sequence starts with padding or is empty; pad on the right and give every sequence a first token"
             )

@@ -40,6 +40,7 @@ class Method:
     learns: ClassVar[bool] = False  # in a soft stage; without one, its steps go to the hard stage
     prunes: ClassVar[bool] = True
     distills: ClassVar[bool] = True  # from the dense teacher
+    recordable: ClassVar[bool] = True  # the hard stage's steps differ in nothing but tensors
 
     def __init__(self, run: Run) -> None:
         self.run, self.config, self.gates = run, run.config, gates_of(run.model)
@@ -70,19 +71,10 @@ class Method:
     def after_soft_step(self) -> None:
         """What was learned may have left its range."""
 
-    def hard_loss(
-        self, model: nn.Module, batch: dict[str, Tensor], *, teacher_logits: Tensor | None, teacher: nn.Module | None
-    ) -> Loss:
-        return hard_loss(
-            model,
-            batch,
-            config=self.config,
-            shape=self.run.shape,
-            teacher_logits=teacher_logits,
-            teacher=teacher,
-        )
+    def hard_loss(self, model: nn.Module, batch: dict[str, Tensor], *, teacher: nn.Module | None) -> Loss:
+        return hard_loss(model, batch, config=self.config, shape=self.run.shape, teacher=teacher)
 
-    def after_hard_step(self, step: int, *, steps: int, flops: float | None) -> None:
+    def after_hard_step(self, step: int, *, steps: int, flops: float | None, kept: list[float]) -> None:
         """Hold the target while the weights change."""
 
     def finish(self) -> None:
@@ -110,7 +102,7 @@ class Thresholds(Method):
     def meet(self, target: float) -> float:
         return self._scale(GateScaler(self.run.model, floor=0.01 * self._ramp), target)
 
-    def after_hard_step(self, step: int, *, steps: int, flops: float | None) -> None:
+    def after_hard_step(self, step: int, *, steps: int, flops: float | None, kept: list[float]) -> None:
         if self.target is not None and flops is not None:
             Controller(self.run.model, target=self.target, total_steps=steps).update(step, flops)
 

@@ -14,10 +14,18 @@ from thresher.models.gating import Trace
 
 @dataclass(frozen=True)
 class Loss:
-    """total is what is minimised; flops the relative FLOPs of the batch (None where nothing is pruned)."""
+    """total is what is minimised; where something is pruned, flops are the relative FLOPs of the batch, and kept the
+    share of tokens that every layer leaves, protected ones not counted: (layers,)."""
 
     total: Tensor
-    flops: Tensor | None
+    flops: Tensor | None = None
+    kept: Tensor | None = None
+
+    def measured(self) -> Tensor:
+        """All of it in one tensor, so that the host waits once."""
+        parts = [self.total.reshape(1)]
+        parts += [part.reshape(-1) for part in (self.flops, self.kept) if part is not None]
+        return torch.cat([part.detach().float() for part in parts])
 
 
 def expected_kept(trace: Trace) -> Tensor:
@@ -30,7 +38,7 @@ def expected_kept(trace: Trace) -> Tensor:
 
 
 def finetune_loss(model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-    return Loss(total=task_loss(model(**model_inputs(batch)).logits, batch["labels"]), flops=None)
+    return Loss(total=task_loss(model(**model_inputs(batch)).logits, batch["labels"]))
 
 
 def soft_loss(model: nn.Module, batch: dict[str, Tensor], *, config: TrainConfig, shape: EncoderShape) -> Loss:
@@ -53,7 +61,6 @@ def hard_loss(
     *,
     config: TrainConfig,
     shape: EncoderShape,
-    teacher_logits: Tensor | None,
     teacher: nn.Module | None,
 ) -> Loss:
     """Task loss at fixed decisions, mixed with distillation from the dense teacher."""
@@ -61,8 +68,8 @@ def hard_loss(
     trace = gates_of(model).trace
     assert trace is not None  # the forward pass above leaves one
     total = task_loss(outputs.logits, batch["labels"])
-    if teacher_logits is not None:
-        soft = distillation_loss(outputs.logits, teacher_logits, temperature=config.distill_temperature)
+    if "targets" in batch:
+        soft = distillation_loss(outputs.logits, batch["targets"], temperature=config.distill_temperature)
         total = (1 - config.distill) * total + config.distill * soft
     if teacher is not None:
         with torch.no_grad():
@@ -71,9 +78,9 @@ def hard_loss(
             outputs.hidden_states, wanted, which=config.distill_states, alive=trace.alive[0]
         )
         total = total + config.distill_hidden * states
-    return Loss(total=total, flops=relative_flops(shape, trace.lengths(), trace.kept()))
+    return Loss(total=total, flops=relative_flops(shape, trace.lengths(), trace.kept()), kept=trace.kept_shares())
 
 
 def model_inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """The part of a batch that the model's forward pass takes."""
-    return {name: value for name, value in batch.items() if name not in ("labels", "rows")}
+    return {name: value for name, value in batch.items() if name not in ("labels", "targets")}

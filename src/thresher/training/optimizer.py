@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from thresher.config import TrainConfig
 from thresher.models.attach import gates_of
@@ -22,5 +22,15 @@ def make_optimizer(model: Any, config: TrainConfig, *, lr: float, learn_threshol
     ]
     if learn_thresholds:
         groups.append({"params": gates.learned(), "lr": config.threshold_lr, "weight_decay": 0.0})
-    fused = weights[0].device.type == "cuda"
-    return torch.optim.AdamW(groups, fused=fused)
+    if weights[0].device.type != "cuda":
+        return torch.optim.AdamW(groups)
+    for group in groups:  # rates in tensors, which a recorded step reads anew
+        group["lr"] = torch.tensor(group["lr"], device=weights[0].device)
+    return torch.optim.AdamW(groups, fused=True, capturable=True)
+
+
+def set_rate(group: dict[str, Any], rate: float) -> None:
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate

@@ -3,7 +3,6 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -14,18 +13,26 @@ from thresher.errors import ConfigError
 from thresher.tasks.batches import batches
 from thresher.tasks.encode import Encoded, collate
 from thresher.training.objective import Loss
+from thresher.training.optimizer import set_rate
 from thresher.training.progress import Silent
+from thresher.training.step import Recorded, Step
+
+PAD_TO = 16  # tokens; every length of batch is recorded once
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What a stage does. `after_step(step, flops)` runs after every optimizer step, `before_step(progress)` before."""
+    """What a stage does. `before_step(progress)` runs before every optimizer step, and after it
+    `after_step(step, flops, kept)`, kept being the share of tokens that every layer left. `targets` (rows, outputs) are
+    the teacher's; batches carry those of their rows. `recordable`: nothing but tensors changes from step to step."""
 
     name: str
     steps: int
     loss: Callable[[nn.Module, dict[str, Tensor]], Loss]
     before_step: Callable[[float], None] = lambda progress: None
-    after_step: Callable[[int, float | None], None] = lambda step, flops: None
+    after_step: Callable[[int, float | None, list[float]], None] = lambda step, flops, kept: None
+    targets: Tensor | None = None
+    recordable: bool = True
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ class LoopSettings:
     max_steps: int | None
     bf16: bool
     seed: int
+    record: bool = False  # steps as CUDA graphs
 
 
 def total_steps(rows: int, epochs: float, settings: LoopSettings) -> int:
@@ -67,42 +75,36 @@ def run_stage(
         return
     world, rank, device = accelerator.num_processes, accelerator.process_index, accelerator.device
     wrapped = accelerator.prepare_model(model.train())
-    rates = [group["lr"] for group in optimizer.param_groups]
+    step_now = Step(plan.loss, wrapped, optimizer, accelerator, clip=settings.clip, bf16=settings.bf16)
+    recorded = settings.record and plan.recordable and device.type == "cuda" and world * settings.accumulate == 1
+    take_step = Recorded(step_now) if recorded else step_now
+
+    def batch_of(chosen: list[int]) -> dict[str, Tensor]:
+        batch = collate([rows[i] for i in chosen], pad_id=pad_id, pad_to=PAD_TO if recorded else 1)
+        if plan.targets is not None:
+            batch["targets"] = plan.targets[chosen]
+        return {name: value.to(device) for name, value in batch.items()}
+
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
     progress.begin(plan.name, total=steps, done=start)
     for step, chosen in _step_batches(rows, steps, start=start, settings=settings, world=world):
         plan.before_step(step / steps)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * _schedule(step, steps, settings.warmup)
+            set_rate(group, rate * _schedule(step, steps, settings.warmup))
         torch.manual_seed(_seed_for(settings.seed, plan.name, step, rank))
-        sums = torch.zeros(2, device=device)  # loss, relative FLOPs
-        pruning = False
         mine = _shares(chosen, world * settings.accumulate)[
             rank * settings.accumulate : (rank + 1) * settings.accumulate
         ]
-        for index, micro in enumerate(mine):
-            batch = {name: value.to(device) for name, value in collate([rows[i] for i in micro], pad_id=pad_id).items()}
-            batch["rows"] = torch.tensor(micro)
-            # Gradients are averaged over processes; the weight turns that into a mean over the whole batch.
-            weight = len(micro) * world / len(chosen)
-            last = index == len(mine) - 1
-            with nullcontext() if last else accelerator.no_sync(wrapped):
-                with torch.autocast(device.type, dtype=torch.bfloat16, enabled=settings.bf16):
-                    loss = plan.loss(wrapped, batch)
-                accelerator.backward(loss.total * weight)
-            pruning = loss.flops is not None
-            flops_part = loss.flops if loss.flops is not None else torch.zeros((), device=device)
-            sums += torch.stack([loss.total.detach().float(), flops_part.float()]) * weight
-        accelerator.clip_grad_norm_(model.parameters(), settings.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        means = accelerator.reduce(sums, reduction="mean").tolist()
-        flops = means[1] if pruning else None
-        plan.after_step(step, flops)
+        # Gradients are averaged over processes; the weight turns that into a mean over the whole batch.
+        parts = [(batch_of(micro), len(micro) * world / len(chosen)) for micro in mine]
+        loss, *rest = accelerator.reduce(take_step(parts), reduction="mean").tolist()
+        flops, kept = (rest[0], rest[1:]) if rest else (None, [])
+        plan.after_step(step, flops, kept)
         metric = on_checkpoint(step + 1) if step + 1 in checkpoints else None
         model.train()
-        progress.step(loss=means[0], flops=flops, metric=metric)
+        progress.step(loss=loss, flops=flops, metric=metric)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
+        set_rate(group, rate)
 
 
 def _step_batches(

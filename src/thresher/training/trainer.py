@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast, gather_object
+from accelerate.utils import broadcast, broadcast_object_list, gather_object
 from torch import Tensor, nn
 
 from thresher.config import TrainConfig
@@ -26,7 +26,7 @@ from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_pos
 from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.method import Learned, Method, Run
-from thresher.training.objective import Loss, finetune_loss
+from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.progress import Silent
 from thresher.training.snapshot import optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
@@ -34,6 +34,7 @@ from thresher.training.stage import LoopSettings, StagePlan, run_stage, total_st
 from thresher.training.standing import Standing, digest_of
 
 CALIBRATION_ROWS = 384
+FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
 
 
 class Trainer:
@@ -103,7 +104,7 @@ class Trainer:
         self._best: dict[str, Tensor] = {}
         self._teacher: dict[str, Tensor] = {}
         self._resumed: dict[str, dict[str, Tensor]] = {}
-        self._began = time.monotonic()
+        self._began = self._saved = time.monotonic()
         if resume:
             self._restore()
 
@@ -153,7 +154,8 @@ class Trainer:
             steps=self._steps(config.soft_epochs),
             loss=method.soft_loss,
             before_step=method.before_soft_step,
-            after_step=lambda step, flops: method.after_soft_step(),
+            after_step=lambda step, flops, kept: method.after_soft_step(),
+            recordable=False,  # its temperature falls
         )
         self._run(plan, lr=config.lr)
         self._next_stage("hard")
@@ -166,18 +168,18 @@ class Trainer:
         steps = self._steps(config.hard_epochs, *([] if method.learns else [config.soft_epochs]))
         teacher = self._teacher_model() if config.distill_hidden > 0 and method.distills else None
 
-        def loss(model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-            wanted = (
-                self.teacher_logits[batch["rows"]].to(self.accelerator.device) if len(self.teacher_logits) else None
-            )
-            return method.hard_loss(model, batch, teacher_logits=wanted, teacher=teacher)
+        def hold_target(step: int, flops: float | None, kept: list[float]) -> None:
+            method.after_hard_step(step, steps=steps, flops=flops, kept=kept)
 
-        def hold_target(step: int, flops: float | None) -> None:
-            method.after_hard_step(step, steps=steps, flops=flops)
-
-        self._run(
-            StagePlan(name="hard", steps=steps, loss=loss, after_step=hold_target), lr=config.hard_lr or config.lr
+        plan = StagePlan(
+            name="hard",
+            steps=steps,
+            loss=functools.partial(method.hard_loss, teacher=teacher),
+            after_step=hold_target,
+            targets=self.teacher_logits if len(self.teacher_logits) else None,
+            recordable=method.recordable,
         )
+        self._run(plan, lr=config.hard_lr or config.lr)
         if not self._best:  # no steps asked for: the decisions as they are
             self._consider(self._evaluate(pruned=True))
         self._restore_best()
@@ -258,18 +260,23 @@ class Trainer:
 
     def _evaluate(self, *, pruned: bool) -> dict[str, float]:
         """Selection metrics, shared out over the processes; with relative FLOPs when pruned."""
-        found = self._predict(self.selection_set, pruned=pruned)
+        found = self._predict(self._selection_batches, pruned=pruned)
         labels = np.array([row.label for row in self.selection_set.rows])
         scores = self.task.score(found.logits.numpy(), labels)
         if found.kept is not None:
             scores["relative_flops"] = float(relative_flops(self.shape, found.lengths, found.kept))
         return scores
 
-    def _predict(self, data: EncodedSet, *, pruned: bool) -> Predictions:
-        """Each process does its share of the batches; all get all predictions."""
+    @functools.cached_property
+    def _selection_batches(self) -> list[Batch]:
+        return padded_batches(self.selection_set, pad_id=self.pad_id)
+
+    def _predict(self, batches: list[Batch], *, pruned: bool) -> Predictions:
+        """Each process does its share of the batches, in the precision of training; all get all predictions."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        mine = padded_batches(data, pad_id=self.pad_id)[rank::world]
-        found = [predict(self.model, mine, pruned=pruned)] if mine else []
+        mine = batches[rank::world]
+        with torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
+            found = [predict(self.model, mine, pruned=pruned)] if mine else []
         return Predictions.merge(gather_object(found) if world > 1 else found)
 
     def _predict_teacher(self) -> Tensor:
@@ -279,8 +286,7 @@ class Trainer:
         self.progress.begin("teacher", total=1)
         current = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.model.load_state_dict(self._teacher, strict=False)
-        with torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
-            logits = self._predict(self.train_set, pruned=False).logits
+        logits = self._predict(padded_batches(self.train_set, pad_id=self.pad_id), pruned=False).logits
         self.model.load_state_dict(current)
         self.progress.step()
         return logits
@@ -294,7 +300,9 @@ class Trainer:
     # ---- interruption
 
     def _snapshot(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.work is None:
+        """Save all that a resumed run needs, unless little would be lost without: it is four times the model's size."""
+        due = broadcast_object_list([time.monotonic() - self._saved >= self.config.save_seconds])[0]
+        if self.work is None or not due:
             return
         if self.accelerator.is_main_process:
             groups = {
@@ -305,6 +313,7 @@ class Trainer:
             }
             about = {"identity": self._identity, "standing": {**asdict(self.standing), "seconds": self._seconds()}}
             write_snapshot(self.work, groups, about)
+            self._saved = time.monotonic()
         self.accelerator.wait_for_everyone()
 
     def _restore(self) -> None:
@@ -326,8 +335,9 @@ class Trainer:
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
         """Everything that must be the same for a resumed run to be the run that was interrupted."""
+        settings = {name: value for name, value in self.config.to_dict().items() if name not in FREE_TO_CHANGE}
         return {
-            **self.config.to_dict(),
+            **settings,
             "prune settings": self.gates.config.to_dict(),
             "model": [self.model.config.model_type, *asdict(self.shape).values()],
             "finetune": self.finetune,
@@ -357,6 +367,7 @@ class Trainer:
             max_steps=config.max_steps,
             bf16=self.precision == "bf16",
             seed=config.seed,
+            record=config.record,
         )
 
     def _say(self, text: str) -> None:

@@ -5,12 +5,11 @@ looser trial (`trial`), at targets that close in on the limit (`plan`). What is 
 selection rows with noise considered (`choice`); every trial is on disk as soon as it ends (`store`).
 """
 
-import multiprocessing
 import os
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +47,7 @@ from thresher.training.search.trial import (
     points_of,
     weights_of,
 )
+from thresher.training.search.workers import executor_of
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,6 @@ class Found:
     model: Any
     dense: dict[str, Tensor]
     report: dict[str, Any]
-
-
-class Inline(Executor):
-    """Runs what it is given at once, in this process."""
-
-    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> "Future[Any]":
-        done: Future[Any] = Future()
-        done.set_result(work(*args, **options))
-        return done
 
 
 def check_settings(settings: SearchConfig, train: TrainConfig) -> None:
@@ -148,7 +139,7 @@ def _chain(setup: Setup, study: Any, settings: SearchConfig, progress: Callable[
     left_over = deque(waiting(study))
     lowest = baseline(setup)[1]["lowest"]
     running: dict[Future[Any], float] = {}
-    with _executor(settings.workers) as executor:
+    with executor_of(settings.workers) as executor:
         while True:
             while len(running) < settings.workers and not _time_over(setup):
                 table = measured(setup, settings)
@@ -202,36 +193,27 @@ def run_next(setup: Setup, hopeless: float, shown: Silent | None, workers: int) 
 
 def _enqueue(study: Any, table: Table, settings: SearchConfig, *, pending: list[float], lowest: float) -> float | None:
     """Queue the next trial and return its target; None when there is nothing more to try."""
-    tried = [
-        Tried(point.target, bool(table.judged.curve[i] <= settings.max_drop), bool(table.judged.within[i]))
-        for i, point in enumerate(table.points)
-        if point.trained
-    ]
-    lost = [Tried(target, promising=False, within=False) for target in given_up(study)]
-    if len(tried) + len(lost) + len(pending) >= settings.max_trials:
+    trained = [point.target for point in table.points if point.trained]
+    lost = given_up(study)
+    if len(trained) + len(lost) + len(pending) >= settings.max_trials:
         return None
-    # A scaled model that passes closes the gap from above as well as a trained one does.
-    scaled = [
-        Tried(point.relative_flops, promising=True, within=True)
-        for i, point in enumerate(table.points)
-        if table.judged.within[i] and not point.trained
-    ]
+    tried = [Tried(target, good=False) for target in lost]
+    for point, drop in zip(table.points, table.expected, strict=True):
+        good = bool(drop <= settings.max_drop)
+        if point.trained:
+            tried.append(Tried(point.target, good))
+        elif good:  # closes the gap from above as well as a trained one does
+            tried.append(Tried(point.relative_flops, good))
     # A little above what no threshold reaches: there the controller has something to turn.
-    target = next_target([*tried, *lost, *scaled], pending, lowest=lowest + 0.02)
+    target = next_target(tried, pending, lowest=lowest + 0.02)
     if target is not None:
-        start = start_for(target, [trial.target for trial in tried])
+        start = start_for(target, trained)
         study.enqueue_trial({"target": target}, user_attrs={"start": start})
     return target
 
 
 def _time_over(setup: Setup) -> bool:
     return setup.deadline is not None and time.time() >= setup.deadline
-
-
-def _executor(workers: int) -> Executor:
-    if workers == 1:
-        return Inline()
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _show(table: Table, settings: SearchConfig, said: dict[str, Any], shown: Silent) -> None:
@@ -242,7 +224,8 @@ def _show(table: Table, settings: SearchConfig, said: dict[str, Any], shown: Sil
         if point.trained and point.target == said["target"]:
             shown.note(
                 f"{head}: FLOPs {100 * point.relative_flops:.1f}%, drop {100 * table.drops[index]:+.2f} points, "
-                f"at most {100 * table.judged.bound[index]:.2f} ({settings.confidence:.0%} sure), {point.seconds:.0f} s"
+                f"expected {100 * table.expected[index]:+.2f}, at most {100 * table.bounds[index]:.2f} "
+                f"({settings.confidence:.0%} sure), {point.seconds:.0f} s"
             )
     best = "  ".join(f"{100 * table.points[i].relative_flops:.1f}%: {100 * table.drops[i]:+.2f}" for i in table.front)
     shown.note(f"front (FLOPs: drop in points): {best}")

@@ -11,28 +11,26 @@ LOOSEST = 0.95
 
 @dataclass(frozen=True)
 class Tried:
-    """A trained target: whether the smoothed drop is within the limit (promising), and its upper bound too (within)."""
+    """A target that was trained, or what scaled thresholds cost, and whether the drop to expect is within the limit.
+
+    Not whether it surely is: where the drop crosses the limit is best found without the caution of the final choice.
+    """
 
     target: float
-    promising: bool
-    within: bool
+    good: bool
 
 
 def next_target(tried: Sequence[Tried], pending: Sequence[float], *, lowest: float) -> float | None:
-    """The target to train next, None when another would tell nothing new. `pending` ones are being trained.
-
-    A promising trial without certainty does not stop the descent: the next one trains on and may gain what is missing.
-    """
+    """The target to train next, None when another would tell nothing new. `pending` ones are being trained."""
     known = sorted([trial.target for trial in tried] + list(pending))
-    passing = [trial.target for trial in tried if trial.within]
-    if all(trial.promising for trial in tried):
+    good = [trial.target for trial in tried if trial.good]
+    if len(good) == len(tried):
         step = max(known[0] * STEP, lowest)
-        if step <= known[0] * NEAR_ENOUGH:
-            return round(step, 4)
-    if not passing:
+        return round(step, 4) if step <= known[0] * NEAR_ENOUGH else None
+    if not good:
         looser = min(LOOSEST, known[-1] / STEP)
         return round(looser, 4) if known[-1] <= looser * NEAR_ENOUGH else None
-    best = min(passing)
+    best = min(good)
     cheaper = [target for target in known if target < best]
     if not cheaper or cheaper[-1] > best * NEAR_ENOUGH:
         return None

@@ -57,12 +57,11 @@ def record(study: "Study", *, target: float, cost: float) -> None:
 
 
 def identity_of(setup: Setup, settings: SearchConfig, model: Any, *, finetune: bool) -> dict[str, Any]:
-    """What must be the same for a search to go on; time, number of trials and workers may change."""
-    free = ("budget_minutes", "workers", "max_trials")
-    chosen = {name: value for name, value in settings.to_dict().items() if name not in free}
+    """What must be the same for a search to go on; targets differ by trial, and time, trials and workers may change."""
+    free = ("budget_minutes", "workers", "max_trials", "target_flops", "lambda_", "save_seconds")
+    chosen = {**setup.train.to_dict(), **settings.to_dict()}
     return {
-        **{name: value for name, value in setup.train.to_dict().items() if name not in ("target_flops", "lambda_")},
-        **chosen,
+        **{name: value for name, value in chosen.items() if name not in free},
         "prune settings": setup.prune.to_dict(),
         "model": [model.config.model_type, *asdict(encoder_shape(model)).values()],
         "weights": _weights_digest(model),

@@ -7,19 +7,22 @@ import numpy as np
 
 from thresher.config import SearchConfig
 from thresher.tasks.bootstrap import Floats, drawn_drops, observed_drop
-from thresher.training.search.choice import Choice, Judged, choose, front, judge
+from thresher.training.search.choice import Choice, choose, front, upper_bounds
+from thresher.training.search.expected import expected_drops
 from thresher.training.search.trial import Point, Setup, baseline, labels_of, points_of
 
 
 @dataclass(frozen=True)
 class Table:
-    """All that was measured so far. drops, low and high (95% interval): (points,)."""
+    """All that was measured so far. (points,): plain drops with their 95% interval, low to high; the drops to expect,
+    and the bounds which these stay below at the confidence asked for."""
 
     points: list[Point]
     drops: Floats
     low: Floats
     high: Floats
-    judged: Judged
+    expected: Floats
+    bounds: Floats
     choice: Choice
     front: list[int]
 
@@ -32,14 +35,12 @@ def measured(setup: Setup, settings: SearchConfig) -> Table:
     labels, spec = labels_of(setup.task), setup.task.spec
     logits = [point.logits for point in points]
     drops = np.array([observed_drop(spec, dense, one, labels) for one in logits])
-    draws = drawn_drops(spec, dense, logits, labels)
-    low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+    low, high = np.quantile(drawn_drops(spec, dense, logits, labels), [0.025, 0.975], axis=0)
+    expected = expected_drops(spec, dense, logits, labels)
+    bounds = upper_bounds(expected, rows=len(labels), confidence=settings.confidence)
     costs = np.array([point.relative_flops for point in points])
-    trained = np.array([point.trained for point in points])
-    judged = judge(
-        costs, trained, drops, draws, rows=len(labels), limit=settings.max_drop, confidence=settings.confidence
-    )
-    return Table(points, drops, low, high, judged, choose(costs, judged), front(costs, drops))
+    choice = choose(costs, bounds, limit=settings.max_drop)
+    return Table(points, drops, low, high, expected.drops, bounds, choice, front(costs, drops))
 
 
 def hopeless_score(setup: Setup, settings: SearchConfig, table: Table) -> float:
@@ -64,9 +65,9 @@ def report(setup: Setup, settings: SearchConfig, table: Table, *, given_up: list
                 "metrics": point.metrics,
                 "drop": float(table.drops[i]),
                 "interval": [float(table.low[i]), float(table.high[i])],
-                "smoothed_drop": float(table.judged.curve[i]),
-                "bound": float(table.judged.bound[i]),
-                "within": bool(table.judged.within[i]),
+                "expected_drop": float(table.expected[i]),
+                "bound": float(table.bounds[i]),
+                "within": bool(table.bounds[i] <= settings.max_drop),
                 "front": i in table.front,
                 "chosen": i == table.choice.index,
                 "seconds": point.seconds if point.trained else 0.0,
@@ -90,11 +91,12 @@ def statement(table: Table, settings: SearchConfig, *, rows: int) -> str:
     i, limit = table.choice.index, f"{100 * settings.max_drop:g}"
     said = (
         f"{100 * table.points[i].relative_flops:.1f}% of the FLOPs; drop on {rows:,} selection rows "
-        f"{100 * table.drops[i]:+.2f} points, 95% interval {100 * table.low[i]:+.2f} to {100 * table.high[i]:+.2f}"
+        f"{100 * table.drops[i]:+.2f} points, 95% interval {100 * table.low[i]:+.2f} to {100 * table.high[i]:+.2f} "
+        f"(paired bootstrap); {100 * table.expected[i]:+.2f} to be expected of other rows"
     )
-    bound = f"{100 * table.judged.bound[i]:.2f}"
+    bound = f"{100 * table.bounds[i]:.2f}"
     if table.choice.within:
-        return f"{said}; at most {bound} with {settings.confidence:.0%} confidence, within the limit of {limit}."
+        return f"{said}, at most {bound} with {settings.confidence:.0%} confidence, within the limit of {limit}."
     return (
         f"{said}. No model is within {limit} points with {settings.confidence:.0%} confidence; this one comes nearest, "
         f"at most {bound}. More selection rows, more trials, a lower --confidence or a larger --max-drop may help."

@@ -1,0 +1,68 @@
+"""Steps recorded as CUDA graphs train the same model as steps that torch runs one by one."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.tiny import gated_model, keyword_task, quick, tiny_tokenizer, tokenizer_for
+from thresher.models.attach import gates_of
+from thresher.training import step as module
+from thresher.training.trainer import Trainer
+
+pytestmark = pytest.mark.gpu
+
+
+def trained(
+    name: str = "bert", *, record: bool, dropout: float = 0.0, **changes: Any
+) -> tuple[dict[str, torch.Tensor], Any]:
+    model = gated_model(name, dropout=dropout)
+    config = quick(record=record, soft_epochs=0.0, max_steps=24, **changes)
+    standing = Trainer(model, tokenizer_for(name), keyword_task(), config, finetune=True, device="cuda").fit()
+    return {name: value.cpu() for name, value in model.state_dict().items()}, standing
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "mpnet", "distilbert", "albert"])
+def test_recorded_steps_train_the_same_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, thresholds that the controller moves, and every score on the way; with and without a hidden teacher."""
+    replays: list[int] = []
+    original = torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(module.torch.cuda.CUDAGraph, "replay", lambda self: (replays.append(1), original(self))[1])
+    changes: tuple[dict[str, Any], ...] = ({}, {"distill_hidden": 0.5})
+    for more in changes:
+        ours, standing = trained(name, record=True, **more)
+        assert len(replays) > 20, "most steps are replayed"
+        replays.clear()
+        theirs, wanted = trained(name, record=False, **more)
+        assert not replays
+        for key, value in theirs.items():
+            # A key's bias changes no attention: its gradient is rounding, which Adam blows up.
+            if re.search(r"(key|k|k_lin)\.bias$", key):
+                continue
+            torch.testing.assert_close(ours[key], value, atol=1e-3, rtol=1e-2, msg=lambda text, n=key: f"{n}: {text}")
+        assert [row["score"] for row in standing.history] == pytest.approx([row["score"] for row in wanted.history])
+
+
+def test_recorded_dropout_is_new_in_every_step_and_the_same_in_every_run() -> None:
+    first, _ = trained(record=True, dropout=0.3)
+    again, _ = trained(record=True, dropout=0.3)
+    other, _ = trained(record=True, dropout=0.3, seed=5)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_a_method_that_draws_in_every_step_is_not_recorded() -> None:
+    from thresher.baselines import method_named
+
+    assert not method_named("lat").recordable and method_named("spatten").recordable
+    model = gated_model()
+    trainer = Trainer(
+        model,
+        tiny_tokenizer(),
+        keyword_task(),
+        quick(method="lat", search_rounds=0, max_steps=6),
+        method=method_named("lat"),
+        device="cuda",
+    )
+    assert trainer.fit().best_score is not None and gates_of(model).mode == "hard"
