@@ -130,7 +130,7 @@ class PruneConfig(Settings):
 
 
 # Every way to choose the tokens to drop. Those that learn can do it at the price lambda; the others need a target.
-METHODS = ("learned", "manual", "spatten", "lat", "power", "collapse", "random", "dense")
+METHODS = ("learned", "profile", "manual", "spatten", "lat", "power", "collapse", "random", "dense")
 LEARNING_METHODS = ("learned", "power")
 
 
@@ -141,7 +141,8 @@ class TrainConfig(Settings):
     recipe: str = setting("default", "which defaults to start from", choices=("default", "paper"))
     method: str = setting(
         "learned",
-        "how tokens are chosen: learned thresholds, or a rival: manual (a fixed ramp), spatten (top-k by share), "
+        "how tokens are chosen: learned thresholds; profile (thresholds that hold a share of tokens in every layer, "
+        "in a shape found on the way); or a rival: manual (a fixed ramp), spatten (top-k by share), "
         "lat (LengthDrop and search), power (PoWER-BERT), collapse (first token only, from one layer on), random, "
         "dense (no pruning, trained on as long)",
         choices=METHODS,

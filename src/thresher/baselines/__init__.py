@@ -6,11 +6,12 @@ from thresher.baselines.power import Power
 from thresher.baselines.topk import Random, Spatten
 from thresher.errors import ConfigError
 from thresher.training.method import Learned, Method
+from thresher.training.profile import Profile
 
 __all__ = ["method_named"]
 
 _METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (Learned, Manual, Spatten, Lat, Power, Collapse, Random, Dense)
+    method.name: method for method in (Learned, Profile, Manual, Spatten, Lat, Power, Collapse, Random, Dense)
 }
 
 

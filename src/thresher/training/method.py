@@ -26,6 +26,7 @@ class Run:
     progress: Silent
     cost: Callable[[], float]  # relative FLOPs of hard pruning, measured on the calibration rows
     evaluate: Callable[[], dict[str, float]]  # score and relative FLOPs of hard pruning on the selection rows
+    divergence: Callable[[], float]  # of hard pruning from the dense model, on the selection rows
 
 
 class Method:
@@ -84,8 +85,10 @@ class Method:
         """What else belongs into the saved run's description."""
         return {}
 
-    def _scale(self, scaler: Scaler, target: float) -> float:
-        return scale_to_target(scaler, self.run.cost, target, lambda flops: self.run.progress.step(flops=flops))
+    def _scale(self, scaler: Scaler, target: float, *, shown: bool = True) -> float:
+        """`shown` as steps of progress; not so in the middle of a stage, whose steps are others."""
+        show = self.run.progress.step if shown else Silent().step
+        return scale_to_target(scaler, self.run.cost, target, lambda flops: show(flops=flops))
 
 
 class Thresholds(Method):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from thresher.config import TrainConfig
 from thresher.core.cost import relative_flops
+from thresher.core.losses import distillation_loss
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.hardware import choose_precision
 from thresher.models.attach import encoder_shape, gates_of, name_classes_, weights_without_gates
@@ -96,6 +97,7 @@ class Trainer:
             progress=self.progress,
             cost=lambda: measured_flops(self.model, self._calibration),
             evaluate=lambda: self._evaluate(pruned=True),
+            divergence=self._divergence,
         )
         self.method = method(run)
         self.model.to(self.accelerator.device)
@@ -170,6 +172,7 @@ class Trainer:
 
         def hold_target(step: int, flops: float | None, kept: list[float]) -> None:
             method.after_hard_step(step, steps=steps, flops=flops, kept=kept)
+            self._agree_on_gates()
 
         plan = StagePlan(
             name="hard",
@@ -243,10 +246,14 @@ class Trainer:
             return
         self.progress.begin(self.method.knob, total=SEARCH_STEPS)
         reached = self.method.meet(target)
-        # Processes must agree to the bit, and a GPU's sums need not.
-        for value in self.gates.state_dict().values():
-            value.copy_(broadcast(value.clone()))
+        self._agree_on_gates()
         self._say(f"{self.method.knob} set: relative FLOPs {reached:.3f} of {target} asked for")
+
+    def _agree_on_gates(self) -> None:
+        """Processes must agree to the bit, and a GPU's sums need not."""
+        if self.accelerator.num_processes > 1:
+            for value in self.gates.state_dict().values():
+                value.copy_(broadcast(value.clone()))
 
     @functools.cached_property
     def _calibration(self) -> list[Batch]:
@@ -284,12 +291,24 @@ class Trainer:
         if self.config.distill == 0 or not self.method.distills:
             return torch.empty(0)
         self.progress.begin("teacher", total=1)
-        current = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        self.model.load_state_dict(self._teacher, strict=False)
-        logits = self._predict(padded_batches(self.train_set, pad_id=self.pad_id), pruned=False).logits
-        self.model.load_state_dict(current)
+        logits = self._predicted_by_teacher(padded_batches(self.train_set, pad_id=self.pad_id))
         self.progress.step()
         return logits
+
+    def _predicted_by_teacher(self, batches: list[Batch]) -> Tensor:
+        current = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        self.model.load_state_dict(self._teacher, strict=False)
+        logits = self._predict(batches, pruned=False).logits
+        self.model.load_state_dict(current)
+        return logits
+
+    @functools.cached_property
+    def _teacher_on_selection(self) -> Tensor:
+        return self._predicted_by_teacher(self._selection_batches)
+
+    def _divergence(self) -> float:
+        ours = self._predict(self._selection_batches, pruned=True).logits
+        return float(distillation_loss(ours, self._teacher_on_selection, temperature=1.0))
 
     def _teacher_model(self) -> nn.Module:
         model: nn.Module = type(self.model)(self.model.config)

@@ -1,0 +1,192 @@
+"""Thresholds that keep a given share of the tokens in every layer, for the shape of shares that suits the task best.
+
+Shares fall linearly through the layers, over a few of them or over many: at one cost there is a shape for every width,
+from "everything at once" to "a little in every layer". Several shapes share the first steps; the one whose predictions
+stay nearest to the dense model's gets the rest.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thresher.core.gates import hard_keep
+from thresher.models.gating import Trace
+from thresher.models.rules import Rule
+from thresher.training.budget import check_reachable
+from thresher.training.method import Method
+
+WIDTHS = (1.0, 3.0, 5.0, 8.0)  # layers of a 12-layer model over which the shares fall; scaled to others
+ROUNDS = (0.15, 0.3)  # of the steps, after which the worse half of the shapes goes
+GAIN = 0.1  # of a threshold's logarithm, for the error of its layer's share
+AT_LEAST = 0.02  # a smaller share means that only protected tokens stay
+REST = 0.9  # of the steps, after which thresholds stay as they are, so that the weights settle
+
+
+def falling_shares(centre: float, width: float, *, layers: int) -> list[float]:
+    """The share that each layer leaves: 1 before the fall around `centre`, 0 after it, and 0 in the last layer, whose
+    tokens nobody reads."""
+    shares = [min(1.0, max(0.0, (centre - layer) / width + 0.5)) for layer in range(1, layers + 1)]
+    return [*(share if share >= AT_LEAST else 0.0 for share in shares[:-1]), 0.0]
+
+
+class ByQuantile(Rule):
+    """Drops at the threshold that leaves each layer's share of the batch, and remembers these thresholds."""
+
+    name = "by_quantile"
+
+    def __init__(self, shares: Sequence[float]) -> None:
+        super().__init__()
+        self.shares = shares
+        self._seen: list[list[tuple[float, int]]] = [[] for _ in shares]  # threshold and tokens of every batch
+
+    def keep(self, layer: int, scores: Tensor, trace: Trace) -> Tensor:
+        alive, protected = trace.alive[-1], trace.protected
+        threshold = self._threshold(self.shares[layer], scores, alive & ~protected, trace.alive[0] & ~protected)
+        self._seen[layer].append((threshold, int(alive.sum())))
+        return hard_keep(scores, threshold, alive=alive, protected=protected)
+
+    def thresholds(self) -> list[float]:
+        """Of each layer, the mean over the batches; 0 where nothing is dropped."""
+        found = []
+        for seen in self._seen:
+            mean = sum(value * count for value, count in seen) / sum(count for _, count in seen)
+            found.append(max(0.0, mean))
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "shares": list(self.shares)}
+
+    @staticmethod
+    def _threshold(share: float, scores: Tensor, free: Tensor, at_first: Tensor) -> float:
+        """free, at_first: the unprotected tokens that are left, and that there were."""
+        wanted, left = share * int(at_first.sum()), int(free.sum())
+        if share == 0.0:
+            return math.inf
+        if wanted >= left:
+            return -1.0
+        return float(torch.quantile(scores[free].float(), 1 - wanted / left))
+
+
+class Shapes(Rule):
+    """The shapes that are still in the race, with thresholds each; one of them decides at a time."""
+
+    name = "shapes"
+    shares: Tensor  # (shapes, layers)
+    thresholds: Tensor  # (shapes, layers)
+    racing: Tensor  # (shapes,)
+    current: Tensor  # (layers,) thresholds of the deciding shape: a recorded step reads them here
+
+    def __init__(self, shapes: int, layers: int) -> None:
+        super().__init__()
+        for name in ("shares", "thresholds"):
+            self.register_buffer(name, torch.zeros(shapes, layers))
+        self.register_buffer("racing", torch.ones(shapes, dtype=torch.bool))
+        self.register_buffer("current", torch.zeros(layers))
+
+    def keep(self, layer: int, scores: Tensor, trace: Trace) -> Tensor:
+        threshold = self.current[layer]
+        limit = torch.where(threshold > 0, threshold, float("-inf"))
+        return hard_keep(scores, limit, alive=trace.alive[-1], protected=trace.protected)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "thresholds": self.thresholds.tolist()}
+
+    def take(self, index: int) -> None:
+        self.current.copy_(self.thresholds[index])
+
+    def in_race(self) -> list[int]:
+        return [int(index) for index in self.racing.nonzero().flatten()]
+
+    def track(self, index: int, kept: Sequence[float]) -> None:
+        """Move each layer's threshold towards its share. Infinite ones, and those of layers that drop nothing, stay."""
+        shares = self.shares[index]
+        error = torch.tensor(kept, device=shares.device, dtype=shares.dtype) - shares
+        moved = self.thresholds[index].clamp(min=0.01) * torch.exp(GAIN * error)
+        self.thresholds[index] = torch.where((shares > 0) & (shares < 1), moved, self.thresholds[index])
+
+
+class Profile(Method):
+    """Thresholds that follow a falling share of tokens, whose shape is chosen on the way."""
+
+    name = "profile"
+    knob = "shares"
+
+    def begin(self) -> None:
+        layers = self.run.shape.layers
+        self._widths = [max(1.0, width * layers / 12) for width in WIDTHS]
+        self.gates.rule = Shapes(len(self._widths), layers)
+        self.gates.set_thresholds([0.0] * layers)
+        if self.target is not None:
+            check_reachable(self.run.shape, self.run.lengths, [1.0] * layers, self.target)
+
+    @property
+    def rule(self) -> Shapes:
+        rule = self.gates.rule
+        assert isinstance(rule, Shapes)  # set in begin
+        return rule
+
+    def meet(self, target: float) -> float:
+        reached = [self._fit(index, target, shown=True) for index in self.rule.in_race()]
+        self.rule.take(0)
+        return reached[0]
+
+    def after_hard_step(self, step: int, *, steps: int, flops: float | None, kept: list[float]) -> None:
+        if step >= REST * steps:
+            return
+        rule = self.rule
+        race = rule.in_race()
+        rule.track(race[step % len(race)], kept)
+        if len(race) > 1 and step in [int(share * steps) for share in ROUNDS]:
+            race = self._better_half(race)
+        rule.take(race[(step + 1) % len(race)])
+
+    def finish(self) -> None:
+        thresholds = self.rule.current.clone()
+        self.gates.rule = None
+        self.gates.set_thresholds(thresholds)
+
+    def _better_half(self, race: list[int]) -> list[int]:
+        found = {index: self._divergence_of(index) for index in race}
+        kept = sorted(sorted(found, key=lambda index: found[index])[: len(race) // 2])
+        self.rule.racing.copy_(torch.tensor([index in kept for index in range(len(self.rule.racing))]))
+        said = ", ".join(f"{self._widths[index]:g} layers: {value:.4f}" for index, value in found.items())
+        self.run.progress.note(f"divergence from the dense model, tokens falling within {said}")
+        return kept
+
+    def _divergence_of(self, index: int) -> float:
+        """Shapes are compared at the same cost: thresholds are found anew first."""
+        assert self.target is not None  # a method without a soft stage needs one
+        self._fit(index, self.target, shown=False)
+        self.rule.take(index)
+        return self.run.divergence()
+
+    def _fit(self, index: int, target: float, *, shown: bool) -> float:
+        """Find where the fall of this shape must lie, and the thresholds for it."""
+        rule = self.rule
+        search = _Fall(self, width=self._widths[index], centre=target * self.run.shape.layers)
+        try:
+            reached = self._scale(search, target, shown=shown)
+        finally:
+            self.gates.rule = rule
+        rule.shares[index] = torch.tensor(search.fitted.shares)
+        rule.thresholds[index] = torch.tensor(search.fitted.thresholds())
+        return reached
+
+
+class _Fall:
+    """The knob of the search: the larger the factor, the earlier the fall."""
+
+    def __init__(self, method: Profile, *, width: float, centre: float) -> None:
+        self._gates, self._layers = method.gates, method.run.shape.layers
+        self._width, self._centre = width, centre
+        self._tried: dict[float, ByQuantile] = {}
+
+    def apply(self, factor: float) -> None:
+        """What was tried before comes back with the thresholds that were found then."""
+        if factor not in self._tried:
+            shares = falling_shares(self._centre / factor, self._width, layers=self._layers)
+            self._tried[factor] = ByQuantile(shares)
+        self.fitted = self._gates.rule = self._tried[factor]
