@@ -212,3 +212,14 @@ def test_separators_need_ids(name: str, ids: Tensor | None, separator: int | Non
 def test_first_needs_no_ids() -> None:
     found = protected_tokens(("first",), alive=ALIVE, input_ids=None, separator_id=None)
     assert torch.equal(found, booleans("x......", "x......"))
+
+
+def test_without_a_rescue_nothing_changes_where_a_token_is_protected() -> None:
+    torch.manual_seed(0)
+    scores, alive = torch.rand(6, 9), torch.rand(6, 9) > 0.3
+    alive[:, 0] = True
+    protected = torch.zeros_like(alive)
+    protected[:, 0] = True
+    for threshold in (0.0, 0.4, math.inf):
+        given = {"alive": alive, "protected": protected}
+        assert torch.equal(hard_keep(scores, threshold, **given, rescue=False), hard_keep(scores, threshold, **given))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from thresher.config import PruneConfig
 from thresher.errors import ModelError
-from thresher.models.gating import Gates
+from thresher.models.gating import Gates, Trace
 
 
 def gates_with(*thresholds: float, mode: str = "hard", soft_mask: str = "cumulative", **settings: object) -> Gates:
@@ -152,3 +152,14 @@ def test_precision_of_thresholds() -> None:
     assert gates.thresholds.dtype == torch.float64
     gates.float()
     assert gates.thresholds.dtype == torch.float32
+
+
+def test_kept_shares_by_hand() -> None:
+    """Five and three tokens, two of them protected: of the other six, four and then one are left."""
+    first = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    second = torch.tensor([[True, True, True, True, False], [True, False, True, False, False]])
+    third = torch.tensor([[True, False, True, False, False], [True, False, False, False, False]])
+    protected = torch.zeros_like(first)
+    protected[:, 0] = True
+    shares = Trace(protected=protected, alive=[first, second, third]).kept_shares()
+    torch.testing.assert_close(shares, torch.tensor([4 / 6, 1 / 6]))

@@ -6,12 +6,17 @@ import torch
 from torch import Tensor
 
 
-def hard_keep(scores: Tensor, threshold: Tensor | float, *, alive: Tensor, protected: Tensor) -> Tensor:
+def hard_keep(
+    scores: Tensor, threshold: Tensor | float, *, alive: Tensor, protected: Tensor, rescue: bool = True
+) -> Tensor:
     """Which live tokens stay: score strictly above the threshold, or protected. A sequence never becomes empty.
 
-    scores: (batch, tokens), alive and protected: boolean (batch, tokens) -> boolean (batch, tokens).
+    scores: (batch, tokens), alive and protected: boolean (batch, tokens) -> boolean (batch, tokens). Where every
+    sequence has a protected token, none can become empty, and `rescue=False` saves half of the kernels.
     """
     keep = alive & ((scores > threshold) | protected)
+    if not rescue:
+        return keep
     empty = ~keep.any(dim=-1, keepdim=True)
     best = scores.masked_fill(~alive, float("-inf")).argmax(dim=-1, keepdim=True)
     rescued = torch.zeros_like(keep).scatter(-1, best, True) & alive

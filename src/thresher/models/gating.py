@@ -42,10 +42,9 @@ class Trace:
         return torch.stack([alive.sum(dim=-1) for alive in self.alive[1:]], dim=-1)
 
     def kept_shares(self) -> Tensor:
-        """(layers,) share of all tokens of the batch that each layer leaves, protected ones not counted."""
-        free = ~self.protected
-        left = torch.stack([(alive * free).sum() for alive in self.alive])
-        return left[1:] / left[0].clamp(min=1)
+        """(layers,) share of the batch's tokens that each layer leaves, without protected ones, which always stay."""
+        protected = self.protected.sum()
+        return (self.kept().sum(dim=0) - protected) / (self.lengths().sum() - protected).clamp(min=1)
 
 
 class Gates(nn.Module):
@@ -182,7 +181,8 @@ class Gates(nn.Module):
         threshold = self.thresholds[layer]
         # At most 0 means that the layer does not prune, even if a score underflows to 0.
         limit = torch.where(threshold > 0, threshold, float("-inf")).detach()
-        return hard_keep(scores, limit, alive=trace.alive[-1], protected=trace.protected)
+        rescue = "first" not in self.config.protect
+        return hard_keep(scores, limit, alive=trace.alive[-1], protected=trace.protected, rescue=rescue)
 
     def _soft(self, layer: int, scores: Tensor, trace: Trace) -> Tensor:
         if self.rule is not None:

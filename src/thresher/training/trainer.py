@@ -166,8 +166,7 @@ class Trainer:
         method, config = self.method, self.config
         self.gates.set_mode("hard")
         self._meet_target()
-        # A method without a soft stage gets its steps here, so that all methods train for as long.
-        steps = self._steps(config.hard_epochs, *([] if method.learns else [config.soft_epochs]))
+        steps = self._hard_steps
         teacher = self._teacher_model() if config.distill_hidden > 0 and method.distills else None
 
         def hold_target(step: int, flops: float | None, kept: list[float]) -> None:
@@ -288,7 +287,7 @@ class Trainer:
 
     def _predict_teacher(self) -> Tensor:
         """(rows, outputs) logits of the dense teacher on the training rows: once, not once an epoch."""
-        if self.config.distill == 0 or not self.method.distills:
+        if self.config.distill == 0 or not self.method.distills or self._hard_steps == 0:
             return torch.empty(0)
         self.progress.begin("teacher", total=1)
         logits = self._predicted_by_teacher(padded_batches(self.train_set, pad_id=self.pad_id))
@@ -375,6 +374,11 @@ class Trainer:
     def _steps(self, *epochs: float) -> int:
         """Optimizer steps of stages of so many epochs, together."""
         return sum(total_steps(len(self.train_set.rows), each, self._loop_settings()) for each in epochs)
+
+    @property
+    def _hard_steps(self) -> int:
+        """A method without a soft stage gets its steps here, so that all methods train for as long."""
+        return self._steps(self.config.hard_epochs, *([] if self.method.learns else [self.config.soft_epochs]))
 
     def _loop_settings(self) -> LoopSettings:
         config = self.config
