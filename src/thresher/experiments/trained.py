@@ -29,14 +29,19 @@ def settings_of(config: dict[str, Any], *, model: str, task: str) -> dict[str, A
 
 
 def command_of(key: Key, config: dict[str, Any], *, source: str, rows: Sequence[str], out: str) -> list[str]:
-    """The words after `thresher`. What has no flag of its own is given with --set."""
+    """The words after `thresher`. What has no flag of its own is given with --set. A variant's settings are those of
+    [variants.NAME], then of [tasks.TASK.variants.NAME]; its target is None where it names a lambda."""
     settings = settings_of(config, model=key["model"], task=key["task"])
     settings |= {"method": key["method"], "seed": key["seed"], **config.get("methods", {}).get(key["method"], {})}
-    if "target" in key:
+    for table in (config, config["tasks"][key["task"]]):
+        settings |= table.get("variants", {}).get(key.get("variant"), {})
+    if key.get("target") is not None:
         settings["target_flops"] = key["target"]
     words = []
     for name, value in settings.items():
-        words += ["--set", f"{name}={value}"] if without_flag(name) else [f"--{name.replace('_', '-')}", f"{value}"]
+        said = str(value).lower() if isinstance(value, bool) else str(value)  # as TOML writes it
+        flag = f"--{name.rstrip('_').replace('_', '-')}"
+        words += ["--set", f"{name}={said}"] if without_flag(name) else [flag, said]
     return ["prune", source, *rows, "--out", out, *words]
 
 
