@@ -16,6 +16,7 @@ from thresher.errors import RunError
 from thresher.experiments.experiment import Key, Row, Setting
 
 PATIENCE = 0.3  # seconds between two looks at a process
+SAVED = ("state", "study.journal")  # what an interrupted `prune` and an interrupted `search` leave behind
 _training: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by the run's name
 
 
@@ -65,14 +66,18 @@ def trained_run(
     """
     rows = rows or ["--task", key["task"], "--data", str(setting.data_folder())]
     prefix = [] if name is None else [name]
-    dense = _dense(key, setting, rows=rows, prefix=prefix)
+    dense = dense_model(key, setting, rows=rows, prefix=prefix)
     if dense is None:
         return None
     out = setting.work / "-".join([*prefix, *(str(value) for value in key.values())])
+    words = command_of(key, setting.config, source=str(dense), rows=rows, out=str(out))
+    return out if ensured([*words, "--finetune", "never"], out, setting) else None
+
+
+def ensured(words: Sequence[str], out: Path, setting: Setting) -> bool:
+    """Whether the run that these words make is there, made now if need be; False where the deadline came first."""
     with _training[out.name]:  # rows may share a run
-        words = command_of(key, setting.config, source=str(dense), rows=rows, out=str(out))
-        done = out.is_dir() or _finished([*words, "--finetune", "never"], out, setting)
-    return out if done else None
+        return out.is_dir() or _finished(words, out, setting)
 
 
 def row_of(manifest: dict[str, Any]) -> Row:
@@ -99,7 +104,7 @@ def shown(key: Key, config: dict[str, Any]) -> str:
     return " ".join(["thresher", *command_of(key, config, source=name, rows=rows, out="runs/OUT")])
 
 
-def _dense(key: Key, setting: Setting, *, rows: Sequence[str], prefix: Sequence[str]) -> Path | None:
+def dense_model(key: Key, setting: Setting, *, rows: Sequence[str], prefix: Sequence[str] = ()) -> Path | None:
     """The fine-tuned model of this task and seed, made by the first row that needs it."""
     own = {name: key[name] for name in ("task", "model", "seed")}
     out = setting.work / "-".join([*prefix, "dense", *(str(value) for value in own.values())])
@@ -119,7 +124,8 @@ def _finished(words: Sequence[str], out: Path, setting: Setting) -> bool:
         if not free:
             return False
         partial = out.with_name(out.name + ".partial")
-        more = ["--resume"] if (partial / "state").exists() else ["--overwrite"] if partial.exists() else []
+        saved = any((partial / name).exists() for name in SAVED)
+        more = ["--resume"] if saved else ["--overwrite"] if partial.exists() else []
         setting.work.mkdir(parents=True, exist_ok=True)
         log = setting.work / f"{out.name}.log"
         with log.open("a", encoding="utf-8") as file:

@@ -1,0 +1,130 @@
+"""`thresher search` against a sweep: is the drop kept on other rows, at which cost, and for how much training?"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from thresher.experiments.experiment import Key, Row, Setting
+from thresher.experiments.publish import write_between_marks
+from thresher.experiments.search_page import draw, tables, verdict
+from thresher.experiments.table1 import check
+from thresher.experiments.trained import dense_model, ensured, row_of, settings_of, shown, trained_run
+
+__all__ = ["KEY", "check", "keys", "measure", "publish"]
+
+KEY = ("task", "model", "kind", "target", "seed")
+
+
+def keys(config: dict[str, Any]) -> list[Key]:
+    """Searches of all seeds, which have no target, then the sweep. Neighbours are of different tasks: rows of one task
+    wait for the same dense model."""
+    searches = [("search", None, seed) for seed in config["seeds"]]
+    sweeps = [("sweep", target, seed) for seed in config["sweep_seeds"] for target in config["targets"]]
+    return [
+        {"task": task, "model": model, "kind": kind, "target": target, "seed": seed}
+        for kind, target, seed in searches + sweeps
+        for model in config["models"]
+        for task in config["tasks"]
+    ]
+
+
+def measure(key: Key, setting: Setting) -> Row | None:
+    dense = dense_model(key, setting, rows=["--task", key["task"], "--data", str(setting.data_folder())])
+    if dense is None:
+        return None
+    return _searched(key, setting, dense) if key["kind"] == "search" else _swept(key, setting, dense)
+
+
+def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
+    page = folder / "README.md"
+    write_between_marks(page, "verdict", verdict(rows, config))
+    figure = "![drop against relative FLOPs](search.png)"
+    write_between_marks(page, "tables", f"{figure}\n\n{tables(rows, config)}")
+    return [page, *draw(rows, folder, config)]
+
+
+def search_command(key: Key, config: dict[str, Any], *, source: str, data: str, out: str) -> list[str]:
+    """The words after `thresher`: the sweep's training settings, and what [search] adds."""
+    settings = {**settings_of(config, model=key["model"], task=key["task"]), **config.get("search", {})}
+    words = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    asked = ["--max-drop", f"{100 * config['max_drop']:g}%", "--finetune", "never", "--seed", str(key["seed"])]
+    return ["search", source, "--task", key["task"], "--data", data, "--out", out, *asked, *words]
+
+
+def search_row(manifest: dict[str, Any], report: dict[str, Any], *, limit: float) -> Row:
+    """A search's choice on validation rows, and what it knew of it, from its thresher.json and pareto.json."""
+    found = row_of(manifest)
+    (official,) = report["held_out_drop"].values()
+    (chosen,) = (point for point in report["points"] if point["chosen"])
+    trained = [point for point in report["points"] if point["dial"] == 1.0]
+    further = [point["seconds"] for point in trained if point["trained_from"] is not None]
+    lost, recipe = len(report["given_up"]), manifest["recipe"]
+    trials = len(trained) + lost
+    # Of trials that were given up the search keeps no time: each counts as much as the longest of those that were not.
+    seconds = report["seconds"] + lost * max(further or [report["seconds"]])
+    short = report["settings"]["trial_share"] * recipe["hard_epochs"]
+    drop = found["dense"] - found["pruned"]
+    return {
+        **found,
+        "drop": drop,
+        "interval": [official["low"], official["high"]],
+        "within": drop <= limit,
+        "selection": {name: chosen[name] for name in ("relative_flops", "score", "drop", "expected_drop", "bound")},
+        "selection_within": report["within"],
+        "trials": trials,
+        "given_up": lost,
+        "train_seconds": round(seconds, 1),
+        "train_epochs": recipe["soft_epochs"] + recipe["hard_epochs"] + (trials - 1) * short,
+    }
+
+
+def sweep_row(manifest: dict[str, Any], before: dict[str, Any]) -> Row:
+    """A run of the sweep on validation rows and on selection rows; `before` describes its dense model's run."""
+    found, recipe = row_of(manifest), manifest["recipe"]
+    dense, pruned = _kept_score(before["history"], "finetune"), _kept_score(manifest["history"], "hard", recipe)
+    return {
+        **found,
+        "drop": found["dense"] - found["pruned"],
+        "selection_drop": None if dense is None or pruned is None else dense - pruned,
+        "train_epochs": recipe["soft_epochs"] + recipe["hard_epochs"],
+    }
+
+
+def _searched(key: Key, setting: Setting, dense: Path) -> Row | None:
+    out = setting.work / f"search-{key['task']}-{key['model']}-{key['seed']}"
+    if out.is_dir() and not (out / "pareto.json").is_file():  # interrupted between the model and its report
+        shutil.rmtree(out)
+    data = str(setting.data_folder())
+    if not ensured(search_command(key, setting.config, source=str(dense), data=data, out=str(out)), out, setting):
+        return None
+    row = search_row(_read(out / "thresher.json"), _read(out / "pareto.json"), limit=setting.config["max_drop"])
+    shutil.rmtree(out)
+    name = f"runs/{key['task']}-{key['model']}-{key['seed']}/dense"  # without this machine in it
+    words = search_command(key, setting.config, source=name, data="data", out="runs/OUT")
+    return {**row, "command": " ".join(["thresher", *words])}
+
+
+def _swept(key: Key, setting: Setting, dense: Path) -> Row | None:
+    own = {"method" if name == "kind" else name: key[name] for name in KEY} | {"method": "learned"}
+    out = trained_run(own, setting)
+    if out is None:
+        return None
+    row = sweep_row(_read(out / "thresher.json"), _read(dense.parent / "thresher.json"))
+    shutil.rmtree(out)
+    return {**row, "command": shown(own, setting.config)}
+
+
+def _kept_score(history: Sequence[dict[str, Any]], stage: str, recipe: dict[str, Any] | None = None) -> float | None:
+    """The selection score of the checkpoint that a stage keeps: the best, and rather one within the FLOPs target."""
+    from thresher.training.budget import SLACK
+
+    most = float("inf") if recipe is None else recipe["target_flops"] + SLACK
+    seen = [(row.get("relative_flops", 0.0) <= most, row["score"]) for row in history if row["stage"] == stage]
+    return max(seen)[1] if seen else None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
