@@ -89,6 +89,12 @@ def _check_rule(name: str, value: Any, rule: Mapping[str, Any]) -> None:
 class PruneConfig(Settings):
     """What is pruned: the score's scale, the protected tokens and the initial thresholds."""
 
+    score: str = setting(
+        "attention",
+        "what a token is judged by: 'attention' it receives (the paper's), or 'value', that attention times the length "
+        "of the value vector that it moves (on trial: not in the engine yet)",
+        choices=("attention", "value"),
+    )
     scale: str = setting(
         "relative",
         "unit of scores and thresholds: 'relative' (mean score of a live token is 1, independent of length) "

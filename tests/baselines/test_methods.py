@@ -206,3 +206,11 @@ def test_the_way_out_of_a_shallow_model() -> None:
 def test_collapse_needs_the_first_token() -> None:
     with pytest.raises(ConfigError, match="method = 'collapse' keeps only protected tokens; add 'first' to protect"):
         trainer_of("collapse", prune={"protect": ("none",), "collapse_last": False})
+
+
+def test_the_engine_does_not_know_scores_by_value(tmp_path: Path) -> None:
+    trainer = trainer_of("learned", prune={"score": "value"})
+    assert trainer.fit().best_score is not None
+    save(trainer.model, tiny_tokenizer(), tmp_path / "run")
+    with pytest.raises(ModelError, match="scores tokens by attention, and this model by 'value'"):
+        thresher.Engine.load(tmp_path / "run", device="cpu")

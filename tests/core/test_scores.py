@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from thresher.core.scores import at_least_float32, attention_probabilities, relative_scores, scores_in
+from thresher.core.scores import at_least_float32, attention_probabilities, relative_scores, scores_in, value_scores
 
 DOUBLE = torch.float64
 
@@ -178,3 +178,35 @@ def test_padding_changes_nothing(case: tuple[Tensor, Tensor], extra: int) -> Non
             torch.testing.assert_close(
                 scores_in(scale, together[one], wider[one])[:, :length], scores_in(scale, alone, live)
             )
+
+
+# --- value scores ----------------------------------------------------------------------------------------------------
+
+
+def test_value_scores_by_hand() -> None:
+    """Two heads, two live tokens: received (1.5, 0.5) times (1, 2), and (1, 1) times (0, 3): 1.5 and 4, mean 2.75."""
+    probabilities = torch.tensor([[[[0.75, 0.25], [0.75, 0.25]], [[0.5, 0.5], [0.5, 0.5]]]], dtype=DOUBLE)
+    lengths = torch.tensor([[[1.0, 2.0], [0.0, 3.0]]], dtype=DOUBLE)
+    exact(value_scores(probabilities, torch.tensor([[True, True]]), lengths), [[1.5 / 2.75, 4 / 2.75]])
+
+
+@given(attention())
+def test_equal_values_give_attention_scores(case: tuple[Tensor, Tensor]) -> None:
+    logits, alive = case
+    probabilities = attention_probabilities(logits, alive)
+    lengths = torch.full(probabilities.shape[:2] + probabilities.shape[3:], 0.7, dtype=DOUBLE)
+    torch.testing.assert_close(value_scores(probabilities, alive, lengths), relative_scores(probabilities, alive))
+
+
+@given(attention(), st.integers(0, 2**32 - 1))
+def test_value_scores_are_one_on_average_and_padding_changes_nothing(case: tuple[Tensor, Tensor], seed: int) -> None:
+    logits, alive = case
+    lengths = torch.rand(logits.shape[0], logits.shape[1], logits.shape[3], dtype=DOUBLE) + 0.1
+    scores = value_scores(attention_probabilities(logits, alive), alive, lengths)
+    means = (scores * alive).sum(dim=-1) / alive.sum(dim=-1)
+    torch.testing.assert_close(means, torch.ones_like(means))
+    for row, length in enumerate(alive.sum(dim=-1).tolist()):
+        own = logits[row : row + 1, :, :length, :length]
+        whole = torch.ones(1, length, dtype=torch.bool)
+        alone = value_scores(attention_probabilities(own, whole), whole, lengths[row : row + 1, :, :length])
+        torch.testing.assert_close(scores[row, :length], alone[0])

@@ -119,6 +119,7 @@ def test_manifest_is_strict_json(saved: Path) -> None:
         "layers": LAYERS,
         "thresholds": ["-inf", torch.tensor(0.1).item(), torch.tensor(0.9).item(), "inf"],
         "prune": {
+            "score": "attention",
             "scale": "relative",
             "protect": ["first"],
             "ramp": "late",

@@ -63,6 +63,14 @@ def test_masked_equals_dropped(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+def test_masked_equals_dropped_by_value(name: str) -> None:
+    thresholds = (0.6, 0.8, 0.9, 1.0)
+    model = pruned_model(name, thresholds, score="value")
+    twins = agrees(model, ragged(model), thresholds, by="value")
+    assert any(len(twin.kept[-1]) < len(twin.scores[0]) for twin in twins)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_masked_equals_dropped_in_paper_scale(name: str) -> None:
     thresholds = (0.05, 0.1, 0.12, 0.15)
     model = pruned_model(name, thresholds, scale="paper")

@@ -19,7 +19,7 @@ def gates_with(*thresholds: float, mode: str = "hard", soft_mask: str = "cumulat
 
 def step(gates: Gates, logits: Tensor) -> Tensor | None:
     """One layer: attention over what lives, then the decision."""
-    return gates.decide(gates.probabilities(logits))
+    return gates.decide(gates.probabilities(logits), torch.ones(*logits.shape[:2], logits.shape[-1], 2))
 
 
 def towards(*weights: float) -> Tensor:
@@ -121,7 +121,7 @@ def test_before_a_pass_begins() -> None:
     with pytest.raises(ModelError, match="^the encoder was called by itself; call the whole model"):
         gates_with(0.5).probabilities(towards(1, 1))
     with pytest.raises(ModelError, match="^the encoder was called by itself"):
-        gates_with(0.5).decide(torch.ones(1, 1, 1, 1))
+        gates_with(0.5).decide(torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 2))
 
 
 def test_thresholds_learn_in_soft_mode_only() -> None:

@@ -27,11 +27,16 @@ def towards(*weights: float) -> Tensor:
     return torch.tensor(weights).log().expand(1, 1, len(weights), len(weights))
 
 
+def decided(gates: Gates, logits: Tensor) -> None:
+    """One layer, all of whose value vectors are the same."""
+    gates.decide(gates.probabilities(logits), torch.ones(*logits.shape[:2], logits.shape[-1], 2))
+
+
 def decide(gates: Gates, *layers: tuple[float, ...], ids: list[int] | None = None) -> list[list[bool]]:
     tokens = len(layers[0])
     gates.begin(torch.ones(1, tokens), None if ids is None else torch.tensor([ids]))
     for weights in layers:
-        gates.decide(gates.probabilities(towards(*weights)))
+        decided(gates, towards(*weights))
     gates.end()
     assert gates.trace is not None
     return [alive[0].tolist() for alive in gates.trace.alive[1:]]
@@ -100,7 +105,7 @@ def test_no_token_returns_protected_ones_stay_and_none_is_emptied(
     gates.begin(mask, ids)
     for _ in range(layers):
         logits = torch.randn(len(lengths), 2, max(lengths), max(lengths), generator=generator)
-        gates.decide(gates.probabilities(logits))
+        decided(gates, logits)
     trace = gates.trace
     assert trace is not None
     for before, after in zip(trace.alive, trace.alive[1:], strict=False):
@@ -117,7 +122,7 @@ def test_layers_left_out_drop_nothing_and_only_for_a_while() -> None:
         gates.begin(torch.ones(1, 3), None)
         assert gates.skips_layer()
         assert not gates.skips_layer()
-        gates.decide(gates.probabilities(towards(1, 2, 3)))
+        decided(gates, towards(1, 2, 3))
     assert gates.trace is not None and gates.trace.kept().tolist() == [[3, 1]]
     gates.begin(torch.ones(1, 3), None)
     assert not gates.skips_layer()
@@ -136,7 +141,7 @@ def test_rules_have_no_soft_form_of_their_own() -> None:
     gates.set_mode("soft")
     gates.begin(torch.ones(1, 2), None)
     with pytest.raises(ModelError, match="rule 'top_count' has no soft form"):
-        gates.decide(gates.probabilities(towards(1, 2)))
+        decided(gates, towards(1, 2))
     assert not gates.thresholds.requires_grad, "thresholds that decide nothing learn nothing"
 
 

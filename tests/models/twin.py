@@ -32,6 +32,7 @@ def physically_dropped(
     *,
     protected: Sequence[int] = (0,),
     scale: str = "relative",
+    by: str = "attention",
     given: list[list[int]] | None = None,
     renumber: bool = False,
 ) -> Dropped:
@@ -55,6 +56,9 @@ def physically_dropped(
             logits = logits + bias[:, where][:, :, where]
         probabilities = torch.softmax(logits, dim=-1)
         received = probabilities.mean(dim=0).sum(dim=0)
+        if by == "value":  # each head's share by what it carries, and then 1 on average
+            received = (probabilities.sum(dim=1) * value.square().sum(dim=-1).sqrt()).sum(dim=0)
+            received = received / received.mean()
         score = received if scale == "relative" else received / tokens
 
         stays = [i for i in range(tokens) if score[i] > thresholds[layer] or positions[i] in protected]

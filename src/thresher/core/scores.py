@@ -2,6 +2,9 @@
 
 The relative score of a token is the attention it receives from all live tokens, averaged over heads. A live token
 receives 1 on average, whatever the length. The paper's score is the relative score divided by the live length.
+
+Attention says how often a token is read, not how much is read: separators and other resting places get much of it and
+pass on next to nothing. The value score weighs it by the length of the value vector that it moves.
 """
 
 import torch
@@ -38,6 +41,21 @@ def relative_scores(probabilities: Tensor, alive: Tensor) -> Tensor:
     """
     weight = alive.to(probabilities.dtype)
     return torch.einsum("bhqk,bq->bk", probabilities, weight) / probabilities.shape[1]
+
+
+def value_scores(probabilities: Tensor, alive: Tensor, lengths: Tensor) -> Tensor:
+    """Attention received from live queries times the length of the key's value vector, summed over heads; 1 on average.
+
+    probabilities: (batch, heads, queries, keys) before dropout, alive: (batch, queries), boolean or in [0, 1], lengths
+    of value vectors: (batch, heads, keys) -> (batch, keys). A key that fades is judged by what it would get in full.
+    """
+    weight = alive.to(probabilities.dtype)
+    received = torch.einsum("bhqk,bq->bhk", probabilities, weight)
+    moved = (received * lengths.to(received.dtype)).sum(dim=1)
+    if alive.is_floating_point():
+        moved = moved / weight.clamp(min=1e-6)
+    mean = (moved * weight).sum(dim=-1, keepdim=True) / weight.sum(dim=-1, keepdim=True).clamp(min=1e-6)
+    return moved / mean.clamp(min=torch.finfo(moved.dtype).tiny)
 
 
 def scores_in(scale: str, relative: Tensor, alive: Tensor) -> Tensor:

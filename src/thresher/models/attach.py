@@ -99,7 +99,7 @@ def pruned_layer(parts: LayerParts, hidden: Tensor, *, gates: Gates, bias: Tenso
         if bias is not None:
             logits = logits + bias
         probabilities = gates.probabilities(logits)
-        multiplier = gates.decide(probabilities)
+        multiplier = gates.decide(probabilities, value)
     context = F.dropout(probabilities, parts.attention_dropout, training).to(value.dtype) @ value
     context = parts.attention_output(context.transpose(1, 2).reshape(batch, tokens, -1))
     attended = parts.attention_norm(F.dropout(context, parts.attention_output_dropout, training) + hidden)

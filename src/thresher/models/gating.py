@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from thresher.config import PruneConfig
 from thresher.core.gates import hard_keep, protected_tokens, soft_gate
-from thresher.core.scores import attention_probabilities, relative_scores, scores_in
+from thresher.core.scores import at_least_float32, attention_probabilities, relative_scores, scores_in, value_scores
 from thresher.errors import ConfigError, ModelError
 from thresher.models.rules import Rule
 
@@ -105,7 +105,12 @@ class Gates(nn.Module):
             self.thresholds.copy_(torch.tensor(given, dtype=self.thresholds.dtype))
 
     def require_thresholds(self) -> None:
-        """Refuse a rule, for whoever only knows thresholds."""
+        """Refuse another rule or score, for whoever only knows thresholds on attention received."""
+        if self.config.score != "attention":
+            raise ModelError(
+                f"the engine scores tokens by attention, and this model by '{self.config.score}'; "
+                "measure it with: thresher eval"
+            )
         if self.rule is not None:
             raise ModelError(
                 f"the engine prunes by thresholds, and this model by the rule '{self.rule.name}'; "
@@ -151,15 +156,14 @@ class Gates(nn.Module):
         """Attention over what is still alive. logits: (batch, heads, queries, keys)."""
         return attention_probabilities(logits, self._running().alive[-1])
 
-    def decide(self, probabilities: Tensor) -> Tensor | None:
-        """Score the tokens, let some of them go, and return what the layer's output is multiplied by, if anything."""
+    def decide(self, probabilities: Tensor, value: Tensor) -> Tensor | None:
+        """Score the tokens, let some of them go, and return what the layer's output is multiplied by, if anything.
+
+        probabilities: (batch, heads, queries, keys), value: (batch, heads, keys, width of a head).
+        """
         trace = self._running()
         layer, alive = len(trace.scores), trace.alive[-1]
-        relative = relative_scores(probabilities, alive)
-        if alive.is_floating_point():
-            # A fading key gets less attention because it fades; judge it by what it would get in full.
-            relative = relative / alive.clamp(min=1e-6)
-        scores = scores_in(self.config.scale, relative, alive)
+        scores = scores_in(self.config.scale, self._relative(probabilities, value, alive), alive)
         trace.scores.append(scores)
         if self.mode == "hard":
             keep = self._keep(layer, scores.detach(), trace)
@@ -173,6 +177,13 @@ class Gates(nn.Module):
             return gate
         trace.alive.append(alive * gate)
         return None
+
+    def _relative(self, probabilities: Tensor, value: Tensor, alive: Tensor) -> Tensor:
+        if self.config.score == "value":
+            return value_scores(probabilities, alive, at_least_float32(value).norm(dim=-1))
+        relative = relative_scores(probabilities, alive)
+        # A fading key gets less attention because it fades; judge it by what it would get in full.
+        return relative / alive.clamp(min=1e-6) if alive.is_floating_point() else relative
 
     def _keep(self, layer: int, scores: Tensor, trace: Trace) -> Tensor:
         """Which tokens stay, by the rule or by the layer's threshold."""
