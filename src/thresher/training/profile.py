@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from thresher.core.gates import hard_keep
-from thresher.models.gating import Trace
+from thresher.models.gating import Gates, Trace
 from thresher.models.rules import Rule
 from thresher.training.budget import check_reachable
 from thresher.training.method import Method
@@ -68,6 +68,22 @@ class ByQuantile(Rule):
         if wanted >= left:
             return -1.0
         return float(torch.quantile(scores[free].float(), 1 - wanted / left))
+
+
+class Fall:
+    """The knob that finds where shares must fall for a target: the larger the factor, the earlier. It leaves the gates
+    with the rule `fitted`, which knows the thresholds."""
+
+    def __init__(self, gates: Gates, *, width: float, centre: float) -> None:
+        self._gates, self._width, self._centre = gates, width, centre
+        self._tried: dict[float, ByQuantile] = {}
+
+    def apply(self, factor: float) -> None:
+        """What was tried before comes back with the thresholds that were found then."""
+        if factor not in self._tried:
+            shares = falling_shares(self._centre / factor, self._width, layers=len(self._gates.thresholds))
+            self._tried[factor] = ByQuantile(shares)
+        self.fitted = self._gates.rule = self._tried[factor]
 
 
 class Shapes(Rule):
@@ -166,7 +182,7 @@ class Profile(Method):
     def _fit(self, index: int, target: float, *, shown: bool) -> float:
         """Find where the fall of this shape must lie, and the thresholds for it."""
         rule = self.rule
-        search = _Fall(self, width=self._widths[index], centre=target * self.run.shape.layers)
+        search = Fall(self.gates, width=self._widths[index], centre=target * self.run.shape.layers)
         try:
             reached = self._scale(search, target, shown=shown)
         finally:
@@ -174,19 +190,3 @@ class Profile(Method):
         rule.shares[index] = torch.tensor(search.fitted.shares)
         rule.thresholds[index] = torch.tensor(search.fitted.thresholds())
         return reached
-
-
-class _Fall:
-    """The knob of the search: the larger the factor, the earlier the fall."""
-
-    def __init__(self, method: Profile, *, width: float, centre: float) -> None:
-        self._gates, self._layers = method.gates, method.run.shape.layers
-        self._width, self._centre = width, centre
-        self._tried: dict[float, ByQuantile] = {}
-
-    def apply(self, factor: float) -> None:
-        """What was tried before comes back with the thresholds that were found then."""
-        if factor not in self._tried:
-            shares = falling_shares(self._centre / factor, self._width, layers=self._layers)
-            self._tried[factor] = ByQuantile(shares)
-        self.fitted = self._gates.rule = self._tried[factor]
