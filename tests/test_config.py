@@ -148,7 +148,7 @@ def test_round_trip_through_json(config: Settings) -> None:
 
 
 def test_unknown_setting() -> None:
-    with refused("unknown setting 'sacle' for PruneConfig; known settings: score, scale, protect, ramp, final_threshold, "):
+    with refused("unknown setting 'sacle' for PruneConfig; known settings: score, scale, protect, ramp, "):
         PruneConfig.from_dict({"sacle": "paper"})
     with refused("unknown setting 'lambda' for TrainConfig; known settings: recipe, method, target_flops, lambda_"):
         TrainConfig.from_dict({"lambda": 0.1})
