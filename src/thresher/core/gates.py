@@ -23,6 +23,11 @@ def hard_keep(
     return torch.where(empty, rescued, keep)
 
 
+def limit_of(threshold: Tensor) -> Tensor:
+    """What scores are compared with: at most 0 means that the layer does not prune, even if a score underflows to 0."""
+    return torch.where(threshold > 0, threshold, float("-inf")).detach()
+
+
 def soft_gate(
     scores: Tensor, threshold: Tensor | float, *, temperature: float, alive: Tensor, protected: Tensor
 ) -> Tensor:

@@ -12,7 +12,7 @@ from thresher.experiments.trained import dense_model
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
 
 KEY = ("task", "model", "score", "rule", "target", "seed")
-RULES = ("threshold", "top-k")
+SCORES, RULES = ("attention", "value"), ("threshold", "top-k")
 FITTED_ON = 384  # training rows, without their labels
 FALLS_OVER = 5 / 12  # of the layers
 
@@ -24,7 +24,7 @@ def keys(config: dict[str, Any]) -> list[Key]:
         for model in config["models"]
         for task in config["tasks"]
         for target in config["targets"]
-        for score in ("attention", "value")
+        for score in SCORES
         for rule in RULES
     ]
 
@@ -88,7 +88,7 @@ def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[P
 
 def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
     """One line for every task and cost, one column for every score and rule: agreement, divergence."""
-    columns = [(score, rule) for score in ("attention", "value") for rule in RULES]
+    columns = [(score, rule) for score in SCORES for rule in RULES]
     lines = []
     for task, model, target in dict.fromkeys((row["task"], row["model"], row["target"]) for row in rows):
         own = {

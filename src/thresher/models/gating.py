@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from thresher.config import PruneConfig
-from thresher.core.gates import hard_keep, protected_tokens, soft_gate
+from thresher.core.gates import hard_keep, limit_of, protected_tokens, soft_gate
 from thresher.core.scores import at_least_float32, attention_probabilities, relative_scores, scores_in, value_scores
 from thresher.errors import ConfigError, ModelError
 from thresher.models.rules import Rule
@@ -189,10 +189,7 @@ class Gates(nn.Module):
         """Which tokens stay, by the rule or by the layer's threshold."""
         if self.rule is not None:
             return self.rule.keep(layer, scores, trace)
-        threshold = self.thresholds[layer]
-        # At most 0 means that the layer does not prune, even if a score underflows to 0.
-        limit = torch.where(threshold > 0, threshold, float("-inf")).detach()
-        rescue = "first" not in self.config.protect
+        limit, rescue = limit_of(self.thresholds[layer]), "first" not in self.config.protect
         return hard_keep(scores, limit, alive=trace.alive[-1], protected=trace.protected, rescue=rescue)
 
     def _soft(self, layer: int, scores: Tensor, trace: Trace) -> Tensor:

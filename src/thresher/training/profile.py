@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thresher.core.gates import hard_keep
+from thresher.core.gates import hard_keep, limit_of
 from thresher.models.gating import Gates, Trace
 from thresher.models.rules import Rule
 from thresher.training.budget import check_reachable
@@ -103,9 +103,7 @@ class Shapes(Rule):
         self.register_buffer("current", torch.zeros(layers))
 
     def keep(self, layer: int, scores: Tensor, trace: Trace) -> Tensor:
-        threshold = self.current[layer]
-        limit = torch.where(threshold > 0, threshold, float("-inf"))
-        return hard_keep(scores, limit, alive=trace.alive[-1], protected=trace.protected)
+        return hard_keep(scores, limit_of(self.current[layer]), alive=trace.alive[-1], protected=trace.protected)
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "thresholds": self.thresholds.tolist()}
