@@ -5,7 +5,7 @@ decides between a loss and a gain, although both models are near their decision 
 likely. So labels enter through probabilities instead: the logits of both models are blended, with the two weights that
 make all labels most likely, and either model's score is its expectation under the blend. If the pruned model knows as
 much as the dense one, both weigh the same and the drop to expect is about zero; the more pruning has cost, the less the
-pruned logits weigh. On the same rows its standard error is half the plain drop's (`tests/training/search_studies.py`).
+pruned logits weigh.
 """
 
 from collections.abc import Sequence
