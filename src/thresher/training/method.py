@@ -38,6 +38,7 @@ class Method:
 
     name: ClassVar[str]
     knob: ClassVar[str] = "thresholds"  # what `meet` sets
+    searches: ClassVar[int] = 1  # that `meet` makes for it
     learns: ClassVar[bool] = False  # in a soft stage; without one, its steps go to the hard stage
     prunes: ClassVar[bool] = True
     distills: ClassVar[bool] = True  # from the dense teacher

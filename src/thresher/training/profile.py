@@ -127,6 +127,7 @@ class Profile(Method):
 
     name = "profile"
     knob = "shares"
+    searches = len(WIDTHS)
 
     def begin(self) -> None:
         layers = self.run.shape.layers

@@ -243,7 +243,7 @@ class Trainer:
         target = self.method.target
         if target is None or self.standing.step > 0:
             return
-        self.progress.begin(self.method.knob, total=SEARCH_STEPS)
+        self.progress.begin(self.method.knob, total=SEARCH_STEPS * self.method.searches)
         reached = self.method.meet(target)
         self._agree_on_gates()
         self._say(f"{self.method.knob} set: relative FLOPs {reached:.3f} of {target} asked for")
