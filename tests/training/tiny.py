@@ -103,6 +103,9 @@ def stock_model(
     sizes |= {"classifier_dropout": dropout, "classifier_dropout_prob": dropout, "pad_token_id": 0}
     if name == "albert":
         sizes["embedding_size"] = 16
+    if name == "distilbert":
+        sizes |= {"dropout": dropout, "attention_dropout": dropout, "seq_classif_dropout": dropout}
+        sizes["hidden_dim"] = FFN_WIDTH
     config = AutoConfig.for_model(name, num_labels=outputs, **sizes)
     torch.manual_seed(seed)
     return AutoModelForSequenceClassification.from_config(config)

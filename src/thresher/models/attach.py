@@ -20,6 +20,7 @@ from thresher.errors import ModelError
 from thresher.models.adapter import Family, LayerParts
 from thresher.models.gating import Gates
 from thresher.models.registry import family_named, family_of
+from thresher.models.slots import taken
 
 GATES_NAME = "thresher_gates"
 _HOOKS_NAME = "_thresher_hooks"
@@ -97,11 +98,14 @@ def pruned_layer(parts: LayerParts, hidden: Tensor, *, gates: Gates, bias: Tenso
     with torch.autocast(hidden.device.type, enabled=False):
         logits = at_least_float32(query) @ at_least_float32(key).transpose(2, 3) / math.sqrt(query.shape[-1])
         if bias is not None:
-            logits = logits + bias
+            logits = logits + gates.bias(bias)
         probabilities = gates.probabilities(logits)
         multiplier = gates.decide(probabilities, value)
     context = F.dropout(probabilities, parts.attention_dropout, training).to(value.dtype) @ value
-    context = parts.attention_output(context.transpose(1, 2).reshape(batch, tokens, -1))
+    context, left = context.transpose(1, 2).reshape(batch, tokens, -1), gates.leave()
+    if left is not None:
+        context, hidden = taken(context, left), taken(hidden, left)
+    context = parts.attention_output(context)
     attended = parts.attention_norm(F.dropout(context, parts.attention_output_dropout, training) + hidden)
     inner = parts.ffn_out(parts.activation(parts.ffn_in(attended)))
     output: Tensor = parts.output_norm(F.dropout(inner, parts.ffn_dropout, training) + attended)

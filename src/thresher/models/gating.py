@@ -14,6 +14,7 @@ from thresher.core.gates import hard_keep, limit_of, protected_tokens, soft_gate
 from thresher.core.scores import at_least_float32, attention_probabilities, relative_scores, scores_in, value_scores
 from thresher.errors import ConfigError, ModelError
 from thresher.models.rules import Rule
+from thresher.models.slots import Slots
 
 MODES = ("off", "soft", "hard")
 SOFT_MASKS = ("cumulative", "plain")
@@ -32,6 +33,7 @@ class Trace:
     scores: list[Tensor] = field(default_factory=list)
     gates: list[Tensor] = field(default_factory=list)
     input_ids: Tensor | None = None
+    slots: Slots | None = None  # where the layers' tensors have live tokens, if not at their places
 
     def lengths(self) -> Tensor:
         """(batch,) tokens at the input."""
@@ -63,6 +65,8 @@ class Gates(nn.Module):
         self.thresholds = nn.Parameter(torch.tensor(list(thresholds), dtype=torch.float32), requires_grad=False)
         self.register_module("rule", None)
         self.left_out: frozenset[int] = frozenset()  # layers that training skips for the moment
+        self.shortens = False  # leaves dropped tokens out of the layers' tensors
+        self.alone_from = len(thresholds)  # while recording, when nobody can look: what `first_alone` said before
         self.mode = "hard"
         self.soft_mask = "cumulative"
         self.temperature = 0.1
@@ -94,6 +98,28 @@ class Gates(nn.Module):
         finally:
             self.left_out = frozenset()
 
+    @contextmanager
+    def shortening(self) -> Iterator[None]:
+        """For a while, layers compute only the tokens that are left: the same result, in tensors of changing length.
+
+        Without effect where first tokens may be dropped: they would leave their place, and heads look for them there.
+        """
+        before, self.shortens = self.shortens, "first" in self.config.protect
+        try:
+            yield
+        finally:
+            self.shortens = before
+
+    def first_alone(self) -> int:
+        """The layer from which on only first tokens are left, whatever the text; the number of layers if there is none.
+
+        It waits for the device."""
+        layers = len(self.thresholds)
+        if self.config.protect != ("first",):
+            return layers
+        alone = torch.isinf(self.thresholds) if self.rule is None else self.rule.drops_all(layers)
+        return next((layer for layer, flag in enumerate(alone.tolist()) if flag), layers)
+
     def set_thresholds(self, values: Sequence[float] | Tensor) -> None:
         """Replace all thresholds; NaN or a wrong number of them is an error."""
         given = [float(value) for value in values]
@@ -105,12 +131,7 @@ class Gates(nn.Module):
             self.thresholds.copy_(torch.tensor(given, dtype=self.thresholds.dtype))
 
     def require_thresholds(self) -> None:
-        """Refuse another rule or score, for whoever only knows thresholds on attention received."""
-        if self.config.score != "attention":
-            raise ModelError(
-                f"the engine scores tokens by attention, and this model by '{self.config.score}'; "
-                "measure it with: thresher eval"
-            )
+        """Refuse another rule, for whoever only knows thresholds."""
         if self.rule is not None:
             raise ModelError(
                 f"the engine prunes by thresholds, and this model by the rule '{self.rule.name}'; "
@@ -126,15 +147,15 @@ class Gates(nn.Module):
         if input_ids is None and {"separators", "first_segment"} & set(self.config.protect):
             raise ModelError("protecting separators needs input_ids; inputs_embeds alone do not show where they are")
         alive = attention_mask.bool()
-        recording = alive.is_cuda and torch.cuda.is_current_stream_capturing()  # then the host cannot look
-        if not recording and not bool(alive[:, 0].all()):
+        if not _recording(alive) and not bool(alive[:, 0].all()):
             raise ModelError(
                 "a sequence starts with padding or is empty; pad on the right and give every sequence a first token"
             )
         protected = protected_tokens(
             self.config.protect, alive=alive, input_ids=input_ids, separator_id=self.config.separator_id
         )
-        self.trace = Trace(protected=protected, alive=[alive], input_ids=input_ids)
+        slots = Slots.of(alive) if self.shortens and self.mode == "hard" else None
+        self.trace = Trace(protected=protected, alive=[alive], input_ids=input_ids, slots=slots)
         self.running = True
 
     def end(self) -> None:
@@ -154,7 +175,23 @@ class Gates(nn.Module):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Attention over what is still alive. logits: (batch, heads, queries, keys)."""
-        return attention_probabilities(logits, self._running().alive[-1])
+        return attention_probabilities(logits, self._seen(self._running()))
+
+    def bias(self, whole: Tensor) -> Tensor:
+        """The layer's part of a bias (batch, heads, tokens, tokens) by original positions."""
+        slots = self._running().slots
+        return whole if slots is None or slots.live.shape[1] == whole.shape[-1] else slots.bias(whole)
+
+    def leave(self) -> Tensor | None:
+        """After `decide`: which slots of the layer's tensors go on, if not all: (batch, slots)."""
+        trace = self.trace
+        if trace is None or trace.slots is None:
+            return None
+        most = None
+        if _recording(trace.protected):
+            most = 1 if len(trace.gates) > self.alone_from else trace.slots.live.shape[1]
+        trace.slots, index = trace.slots.narrowed(trace.alive[-1], most=most)
+        return index
 
     def decide(self, probabilities: Tensor, value: Tensor) -> Tensor | None:
         """Score the tokens, let some of them go, and return what the layer's output is multiplied by, if anything.
@@ -162,8 +199,10 @@ class Gates(nn.Module):
         probabilities: (batch, heads, queries, keys), value: (batch, heads, keys, width of a head).
         """
         trace = self._running()
-        layer, alive = len(trace.scores), trace.alive[-1]
-        scores = scores_in(self.config.scale, self._relative(probabilities, value, alive), alive)
+        layer, alive, seen = len(trace.scores), trace.alive[-1], self._seen(trace)
+        scores = scores_in(self.config.scale, self._relative(probabilities, value, seen), seen)
+        if trace.slots is not None:
+            scores = trace.slots.spread(scores, alive.shape[1])
         trace.scores.append(scores)
         if self.mode == "hard":
             keep = self._keep(layer, scores.detach(), trace)
@@ -177,6 +216,10 @@ class Gates(nn.Module):
             return gate
         trace.alive.append(alive * gate)
         return None
+
+    def _seen(self, trace: Trace) -> Tensor:
+        """What is alive, in the places where the layer's tensors have it."""
+        return trace.alive[-1] if trace.slots is None else trace.slots.live
 
     def _relative(self, probabilities: Tensor, value: Tensor, alive: Tensor) -> Tensor:
         if self.config.score == "value":
@@ -220,3 +263,8 @@ class Gates(nn.Module):
 
     def _floats(self) -> list[Tensor]:
         return [value for value in (*self.parameters(), *self.buffers()) if value.is_floating_point()]
+
+
+def _recording(tensor: Tensor) -> bool:
+    """Into a CUDA graph: then the host cannot look at values."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()

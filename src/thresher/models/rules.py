@@ -34,6 +34,10 @@ class Rule(nn.Module):
         """What a soft stage multiplies the layer's output by: (batch, tokens) -> (batch, tokens) in [0, 1]."""
         raise ModelError(f"rule '{self.name}' has no soft form; use mode 'hard' or 'off'")
 
+    def drops_all(self, layers: int) -> Tensor:
+        """(layers,) which layers certainly keep no token but protected ones, whatever the text."""
+        return torch.zeros(layers, dtype=torch.bool)
+
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """What `rule_from` makes the same rule of."""
@@ -86,6 +90,9 @@ class TopShare(Ranked):
     def counts_for(self, layer: int, lengths: Tensor) -> Tensor:
         return (lengths * self.shares[layer]).round().long().clamp(min=1)
 
+    def drops_all(self, layers: int) -> Tensor:
+        return self.shares <= 0  # one token is left, the protected one
+
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "order": self.order, "seed": self.seed, "shares": self.shares.tolist()}
 
@@ -115,6 +122,9 @@ class TopCount(Ranked):
 
     def counts_for(self, layer: int, lengths: Tensor) -> Tensor:
         return self.counts[layer].expand_as(lengths)
+
+    def drops_all(self, layers: int) -> Tensor:
+        return self.counts == 1
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "order": self.order, "seed": self.seed, "counts": self.counts.tolist()}

@@ -105,6 +105,9 @@ class Shapes(Rule):
     def keep(self, layer: int, scores: Tensor, trace: Trace) -> Tensor:
         return hard_keep(scores, limit_of(self.current[layer]), alive=trace.alive[-1], protected=trace.protected)
 
+    def drops_all(self, layers: int) -> Tensor:
+        return torch.isinf(self.current)
+
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "thresholds": self.thresholds.tolist()}
 

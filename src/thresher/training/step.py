@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from thresher.errors import RunError
+from thresher.models.attach import gates_of
 from thresher.training.objective import Loss
 
 Batch = dict[str, Tensor]
@@ -63,8 +64,11 @@ class NumbersMadeThere(TorchFunctionMode):
 
 
 class Recorded:
-    """A step whose kernels are recorded for each shape of batch. What changes from step to step, such as thresholds and
-    learning rates, must lie in tensors; what the host reads or decides is recorded as it was."""
+    """A step whose kernels are recorded for each shape of batch, anew where another layer leaves first tokens alone.
+
+    What changes from step to step, such as thresholds and learning rates, must lie in tensors; what the host reads or
+    decides is recorded as it was.
+    """
 
     def __init__(self, step: Step) -> None:
         self._step = step
@@ -74,7 +78,9 @@ class Recorded:
 
     def __call__(self, parts: Sequence[tuple[Batch, float]]) -> Tensor:
         ((batch, weight),) = parts
-        shape = tuple(batch["input_ids"].shape)
+        gates = gates_of(self._step.model)
+        gates.alone_from = gates.first_alone()
+        shape = (*batch["input_ids"].shape, gates.alone_from)
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             if shape not in self._graphs and self._seen[shape] < WARM_UP:

@@ -112,7 +112,7 @@ class Trainer:
 
     def fit(self) -> Standing:
         """Run what is left of the stages; afterwards the model holds the best pruned checkpoint."""
-        with self.progress:
+        with self.progress, self.gates.shortening():
             if self.standing.stage == "finetune":
                 self._finetune()
             if not self._teacher:
