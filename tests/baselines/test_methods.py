@@ -208,9 +208,13 @@ def test_collapse_needs_the_first_token() -> None:
         trainer_of("collapse", prune={"protect": ("none",), "collapse_last": False})
 
 
-def test_the_engine_does_not_know_scores_by_value(tmp_path: Path) -> None:
+def test_a_model_trained_by_value_runs_in_the_engine(tmp_path: Path) -> None:
     trainer = trainer_of("learned", prune={"score": "value"})
     assert trainer.fit().best_score is not None
     save(trainer.model, tiny_tokenizer(), tmp_path / "run")
-    with pytest.raises(ModelError, match="scores tokens by attention, and this model by 'value'"):
-        thresher.Engine.load(tmp_path / "run", device="cpu")
+    expected = predict(trainer.model, batches(), pruned=True)
+    rows = encode(tiny_tokenizer(), keyword_task().selection, max_length=32, positions=None).rows
+    engine = thresher.Engine.load(tmp_path / "run", device="cpu", dtype="fp32")
+    found = engine.packed.logits([row.input_ids for row in rows])
+    assert torch.equal(found.kept[:, :-1], expected.kept[:, :-1])
+    torch.testing.assert_close(found.logits, expected.logits, atol=1e-4, rtol=1e-4)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.engine.test_engine import engine_with, sequences
+from tests.engine.test_engine import SCORES, engine_with, sequences
 from tests.models.families import LAYERS, LENGTHS, WIDTH, pruned_model, ragged
 from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.feedforward import StaticFeedForward, gelu_zero
@@ -116,10 +116,11 @@ def test_passes_that_share_a_layer_share_its_steps() -> None:
     assert not torch.equal(steps[-1].qkv, steps[0].qkv)
 
 
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("name", ["bert", "albert"])
-def test_dropped_tokens_do_not_count(name: str) -> None:
+def test_dropped_tokens_do_not_count(name: str, score: str) -> None:
     """All but the first token go in layer 2; what follows is calibrated on first tokens alone."""
-    model = pruned_model(name, (0.5, math.inf, 0.5, 0.5))
+    model = pruned_model(name, (0.5, math.inf, 0.5, 0.5), score=score)
     inputs = sequences(ragged(model))
     observing = Observing()
     engine_with(model, observing).logits(inputs)

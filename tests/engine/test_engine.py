@@ -18,15 +18,17 @@ from thresher.engine.weights import read_weights
 from thresher.errors import ConfigError, ModelError
 from thresher.models.attach import gates_of
 
+SCORES = ("attention", "value")
+
 
 def sequences(inputs: dict[str, torch.Tensor]) -> list[list[int]]:
     lengths = inputs["attention_mask"].sum(dim=-1).tolist()
     return [row[:length].tolist() for row, length in zip(inputs["input_ids"], lengths, strict=True)]
 
 
-def attached(name: str, thresholds: tuple[float, ...] = SOME) -> Any:
+def attached(name: str, thresholds: tuple[float, ...] = SOME, **settings: Any) -> Any:
     model = tiny_model(name)
-    prune_with_(model, thresholds)
+    prune_with_(model, thresholds, **settings)
     return model
 
 
@@ -36,9 +38,10 @@ def engine_with(model: Any, backend: Any, dial: float = 1.0) -> PackedClassifier
     return PackedClassifier(read_weights(model), backend, thresholds=thresholds, config=gates.config, dial=dial)
 
 
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_dropping_equals_masking_to_the_last_digit(name: str) -> None:
-    model = attached(name)
+def test_dropping_equals_masking_to_the_last_digit(name: str, score: str) -> None:
+    model = attached(name, score=score)
     inputs = ragged(model)
     with torch.inference_mode():
         expected = model(**inputs).logits
@@ -59,13 +62,13 @@ VARIANTS: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_rule_of_the_gates_holds_in_the_engine(name: str, variant: str) -> None:
+def test_every_rule_of_the_gates_holds_in_the_engine(name: str, variant: str, score: str) -> None:
     """Also with separators and with padding ids inside a text, which RoBERTa's kind leaves out of its positions."""
     thresholds, settings = VARIANTS[variant]
-    model = tiny_model(name)
-    prune_with_(model, thresholds, **settings)
+    model = attached(name, thresholds, score=score, **settings)
     inputs = ragged(model)
     inputs["input_ids"][0, 4] = inputs["input_ids"][4, 9] = SEPARATOR
     inputs["input_ids"][2, 3] = model.config.pad_token_id
@@ -81,8 +84,9 @@ def test_every_rule_of_the_gates_holds_in_the_engine(name: str, variant: str) ->
     torch.testing.assert_close(fast.logits, expected.float(), atol=1e-3, rtol=1e-3)
 
 
-def test_big_groups_are_computed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = attached("mpnet")
+@pytest.mark.parametrize("score", SCORES)
+def test_big_groups_are_computed_in_pieces(score: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = attached("mpnet", score=score)
     inputs = sequences(ragged(model, (7, 7, 7, 7, 7, 3)))
     whole = engine_with(model, Cpu()).logits(inputs)
     monkeypatch.setattr(cpu, "PROBABILITIES", 2 * 4 * 7 * 7)
@@ -100,9 +104,10 @@ def test_token_types_of_one_text_do_not_change_another() -> None:
     assert not torch.allclose(alone.logits[0], engine.logits([ids[0]]).logits[0], atol=1e-3)
 
 
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_fast_backend_agrees_with_the_reference(name: str) -> None:
-    model = attached(name)
+def test_the_fast_backend_agrees_with_the_reference(name: str, score: str) -> None:
+    model = attached(name, score=score)
     inputs = sequences(ragged(model, (11, 1, 7, 3, 16, 7, 7, 16)))
     slow = engine_with(model, Reference(torch.float32)).logits(inputs)
     fast = engine_with(model, Cpu("fp32")).logits(inputs)
@@ -111,9 +116,10 @@ def test_the_fast_backend_agrees_with_the_reference(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("name", ["bert", "mpnet", "albert"])
-def test_a_text_does_not_notice_its_neighbours(name: str, dtype: str) -> None:
-    model = attached(name)
+def test_a_text_does_not_notice_its_neighbours(name: str, score: str, dtype: str) -> None:
+    model = attached(name, score=score)
     inputs = sequences(ragged(model))
     engine = engine_with(model, Cpu(dtype))
     together = engine.logits(inputs)
@@ -135,8 +141,9 @@ def test_low_precision_stays_near(name: str, dtype: str) -> None:
     assert (low - exact).abs().mean() < 0.1 * exact.std()
 
 
-def test_dial() -> None:
-    model = attached("bert")
+@pytest.mark.parametrize("score", SCORES)
+def test_dial(score: str) -> None:
+    model = attached("bert", score=score)
     inputs = sequences(ragged(model))
     kept = [engine_with(model, Cpu(), dial).logits(inputs).kept[:, :-1].sum() for dial in (0.0, 0.5, 1.0, 2.0)]
     assert kept == sorted(kept, reverse=True) and kept[0] == sum(LENGTHS) * (LAYERS - 1) and kept[-1] < kept[1]
@@ -170,10 +177,11 @@ def test_bad_input() -> None:
         Engine.from_model(tiny_model("bert"), None, device="cpu", mode="graph")
 
 
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
-def test_products_have_few_shapes(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_have_few_shapes(dtype: str, score: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle rows fill every product up to whole steps, and change nothing."""
-    model = attached("mpnet")
+    model = attached("mpnet", score=score)
     inputs = sequences(ragged(model, (11, 1, 7, 3, 16, 7)))
     rows: list[int] = []
     linear = LINEARS[dtype]

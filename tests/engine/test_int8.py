@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.engine.test_calibrate import steps_of
-from tests.engine.test_engine import engine_with, sequences
+from tests.engine.test_engine import SCORES, engine_with, sequences
 from tests.models.families import FAMILIES, LAYERS, pruned_model, ragged
 from thresher.engine.backends import linear
 from thresher.engine.backends.cpu import Cpu
@@ -147,8 +147,8 @@ class Simulated(Reference):
         super().__init__(torch.float64)
         self.steps = steps  # none: dynamic
 
-    def prepare(self, weights: Weights) -> None:
-        super().prepare(weights)
+    def prepare(self, weights: Weights, *, score: str) -> None:
+        super().prepare(weights, score=score)
         self.sites: dict[int, Tensor | None] = {}
         for index, layer in enumerate(self.weights.layers):
             for site in ("qkv", "attention_output", "ffn_in", "ffn_out"):
@@ -189,11 +189,12 @@ def test_the_engine_loses_what_int8_loses_and_no_more(name: str, dtype: str) -> 
     assert error.mean() < 0.1 * exact.std()
 
 
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("dtype", ["int8", "int8-static"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_text_alone_is_decided_as_in_a_batch(name: str, dtype: str) -> None:
+def test_a_text_alone_is_decided_as_in_a_batch(name: str, dtype: str, score: str) -> None:
     """What is kept is equal; values differ by float32's rounding, and by what one byte more or less makes of it."""
-    model = pruned_model(name)
+    model = pruned_model(name, score=score)
     inputs = sequences(ragged(model, LONG))
     engine = engine_with(model, Cpu(dtype, steps_of(model, LONG) if dtype == "int8-static" else []))
     together = engine.logits(inputs)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.engine.test_engine import attached, engine_with, sequences
-from tests.models.families import FAMILIES, LAYERS, SOME, ragged
+from tests.engine.test_engine import SCORES, attached, engine_with, sequences
+from tests.models.families import FAMILIES, LAYERS, SOME, ragged, run
 from thresher.engine.backends.base import Backend
 from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.reference import Reference
@@ -46,8 +46,8 @@ class Layers:
         packed.logits(inputs)
 
 
-def exact_layers(name: str) -> tuple[Layers, object]:
-    model = attached(name)
+def exact_layers(name: str, score: str) -> tuple[Layers, object]:
+    model = attached(name, score=score)
     return Layers(engine_with(model, Reference(torch.float64)), sequences(ragged(model, LENGTHS))), model
 
 
@@ -61,10 +61,38 @@ def own(backend: Backend, values: Tensor) -> Tensor:
     return values.to(torch.bfloat16 if backend.dtype == "bf16" else torch.float32)
 
 
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_scores_are_those_of_the_attached_model(name: str, score: str) -> None:
+    """In float64 both decide alike, as the next test shows, so every layer scores the same tokens."""
+    exact, model = exact_layers(name, score)
+    _, trace = run(model, ragged(model, LENGTHS))
+    for (_, runs, scores, _), masked in zip(exact.seen, trace.scores, strict=False):
+        torch.testing.assert_close(scores, masked[_texts(runs), runs.positions], atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_decisions_are_those_of_the_attached_model(name: str, score: str) -> None:
+    exact, model = exact_layers(name, score)
+    _, trace = run(model, ragged(model, LENGTHS))
+    for (_, runs, _, _), alive in zip(exact.seen, trace.alive, strict=False):
+        left = torch.zeros_like(alive)
+        left[_texts(runs), runs.positions] = True
+        assert torch.equal(left, alive)
+    assert len(LENGTHS) < len(exact.seen[-1][0]) < sum(LENGTHS)
+
+
+def _texts(runs: Ragged) -> Tensor:
+    """(total,) the text of each token."""
+    return torch.repeat_interleave(runs.sequences, runs.lengths)
+
+
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_values(name: str, dtype: str) -> None:
-    exact, model = exact_layers(name)
+def test_values(name: str, dtype: str, score: str) -> None:
+    exact, model = exact_layers(name, score)
     fast = prepared(model, Cpu(dtype))
     plain = prepared(model, Reference(torch.bfloat16 if dtype == "bf16" else torch.float32))
     for index, (hidden, runs, scores, context) in enumerate(exact.seen):
@@ -90,10 +118,11 @@ def _within_twice(found: Tensor | None, plain: Tensor | None, exact: Tensor) -> 
 BACKENDS = [("cpu", "fp32"), ("cpu", "bf16"), ("cpu", "int8"), ("reference", "fp32"), ("reference", "bf16")]
 
 
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize(("kind", "dtype"), BACKENDS)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_decisions(name: str, kind: str, dtype: str) -> None:
-    exact, model = exact_layers(name)
+def test_decisions(name: str, kind: str, dtype: str, score: str) -> None:
+    exact, model = exact_layers(name, score)
     backend = Cpu(dtype) if kind == "cpu" else Reference(torch.bfloat16 if dtype == "bf16" else torch.float32)
     prepared(model, backend)
     decided = 0

@@ -9,6 +9,7 @@ import pytest
 
 from tests.engine.test_engine import sequences
 from tests.models.families import LAYERS, pruned_model, ragged
+from tests.models.families import run as run_attached
 from tests.words import word_tokenizer
 from thresher.engine import quantize as module
 from thresher.engine.engine import Engine
@@ -154,6 +155,26 @@ def test_steps_come_from_the_pruned_model(run: Path) -> None:
     dense = find_steps(checkpoint.model, texts(8))
     assert len(pruned) == len(dense) == LAYERS
     assert float(pruned[-2].ffn_out) != float(dense[-2].ffn_out)
+
+
+def test_a_run_scored_by_value_stays_one(tmp_path: Path) -> None:
+    """Calibrated on, measured on and loaded with the tokens that its own score keeps."""
+    tokenizer = word_tokenizer(tuple("abcdefgh"), model_max_length=64)
+    models = {score: pruned_model("bert", score=score).float() for score in ("attention", "value")}
+    save(models["value"], tokenizer, tmp_path / "run", about={"recipe": {"max_length": 64}})
+    block = made(tmp_path / "run", tmp_path / "out")
+    by_attention, by_value = (find_steps(model, texts(40)) for model in models.values())
+    assert float(by_attention[1].ffn_out) != float(by_value[1].ffn_out)
+    assert [float(layer.ffn_out) for layer in read_steps(tmp_path / "out")] == [float(s.ffn_out) for s in by_value]
+    share = {}
+    for score, model in models.items():
+        _, trace = run_attached(model, ragged(model, (LONG * 20)[:70]))
+        share[score] = float((trace.kept()[:, :-1] / trace.lengths()[:, None]).mean())
+    assert abs(share["attention"] - share["value"]) > 0.01
+    assert block["quality"]["fp32"]["kept"] == pytest.approx(share["value"], abs=1e-6)
+    output = Engine.load(tmp_path / "out", device="cpu", dtype="int8-static").packed.logits([t for t, _ in texts(70)])
+    lengths = np.array([[len(ids)] for ids, _ in texts(70)])
+    assert float((output.kept[:, :-1].numpy() / lengths).mean()) == pytest.approx(share["value"], abs=0.01)
 
 
 def test_agreement() -> None:

@@ -51,7 +51,7 @@ class PackedClassifier:
         self.thresholds = [0.0 if dial == 0 else float(value) * dial for value in thresholds]
         self.shape: EncoderShape = weights.shape
         self.positions = weights.positions
-        backend.prepare(weights)
+        backend.prepare(weights, score=config.score)
 
     def describe(self) -> dict[str, Any]:
         """What is computed, and how."""

@@ -17,8 +17,8 @@ class Backend(Protocol):
     longest_first: bool  # whether runs of equal length should be neighbours
     row_step: int  # hidden states have a multiple of this many rows; those after the live ones mean nothing
 
-    def prepare(self, weights: Weights) -> None:
-        """Take the weights over, converted once."""
+    def prepare(self, weights: Weights, *, score: str) -> None:
+        """Take the weights over, converted once, and what tokens are judged by: PruneConfig's score."""
 
     def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
         """Token ids (total,) to the first layer's input (total, width)."""

@@ -24,7 +24,8 @@ class Reference:
         self.torch_dtype, self.device = dtype, device
         self.dtype = next(name for name, known in DTYPES.items() if known == dtype)
 
-    def prepare(self, weights: Weights) -> None:
+    def prepare(self, weights: Weights, *, score: str) -> None:
+        self.score = score
         self.weights = converted(weights, dtype=self.torch_dtype, device=self.device)
         # Scores decide what is dropped: their bias stays exact.
         bias = weights.distance_bias
@@ -46,7 +47,7 @@ class Reference:
             query, key, value = self._by_head(self.weights.layers[index], run)
             probabilities = torch.softmax(self._logits(query, key, positions, positions), dim=-1)
             contexts.append(self._joined(probabilities, value))
-            scores.append(probabilities.sum(dim=1).mean(dim=0))
+            scores.append(self._relative(probabilities, value))
         return torch.cat(contexts), torch.cat(scores) if scored else None
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
@@ -92,6 +93,15 @@ class Reference:
             distance = of[None, :] - at[:, None] + len(table) // 2
             logits = logits + table[distance].permute(2, 0, 1)
         return logits
+
+    def _relative(self, probabilities: Tensor, value: Tensor) -> Tensor:
+        """(n,) scores of one run, 1 on average. probabilities: (heads, n, n), value: (heads, n, head width)."""
+        received = probabilities.sum(dim=1)  # (heads, n)
+        if self.score == "attention":
+            return received.mean(dim=0)
+        lengths: Tensor = at_least_float32(value).norm(dim=-1)
+        moved = (received * lengths).sum(dim=0)
+        return moved / moved.mean().clamp(min=torch.finfo(moved.dtype).tiny)  # all values may be zero
 
     def _joined(self, probabilities: Tensor, value: Tensor) -> Tensor:
         """(heads, queries, keys) x (heads, keys, head width) -> (queries, width)."""
