@@ -1,10 +1,11 @@
 """Everything that is measured on a GPU, in parts of a minute or two. From the repository's root:
 
-    PYTHONPATH=src python benchmarks/gpu/bench.py PART[,PART...] --out FILE.jsonl [--thresholds T,T,...]
+    PYTHONPATH=src python benchmarks/gpu/bench.py PART[,PART...] --out FILE.jsonl [--thresholds T,T,...] [--score value]
 
 Parts: qnli, squad, sst2 (all engines over batch sizes), torch-compile (the sizes of the targets, beside ours), growth
-(length 64..4096), kernels, profile.
-The first part that prunes searches for thresholds and prints them; --thresholds skips that.
+(length 64..4096), kernels, scores (of the kernels, those that score and prune), profile.
+The first part that prunes searches for thresholds and prints them; --thresholds skips that. --score value prunes by
+the other score, at thresholds of its own that keep as many tokens.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from rivals import hugging_face, padded, sorted_batches
 from setting import LENGTHS, Setting, base_model, lengths_like, texts_of, wait, whole_times
-from single_kernels import measure_kernels
+from single_kernels import measure_kernels, measure_scores
 
 from thresher.core.cost import engine_macs
 from thresher.engine.backends.reference import DTYPES
@@ -54,7 +55,7 @@ def engines(setting: Setting, name: str) -> None:
             work = partial(unpadded.run, unpadded.pack(texts))
             setting.measure(work, lengths, None, **about, engine="torch-unpadded", mode="dense")
         for (pruned, mode), engine in ours.items():
-            kind = "thresher-pruned" if pruned else "thresher-dense"
+            kind = setting.name(pruned=pruned)
             with setting.attempt(**about, batch=batch, engine=kind, mode=mode):
                 measure_ours(setting, engine, texts, **about, engine_name=kind, mode=mode)
     print(f"unpadded torch attention: {unpadded.attention}")
@@ -108,7 +109,7 @@ def growth(setting: Setting) -> None:
     for pruned in (False, True):
         for mode in MODES:
             engine = setting.engine(pruned=pruned, mode=mode, weights=weights)
-            kind = "thresher-pruned" if pruned else "thresher-dense"
+            kind = setting.name(pruned=pruned)
             for count, length in shapes:
                 about: dict[str, Any] = {"bench": "growth", "mode": mode, "lengths": f"n={length}"}
                 with setting.attempt(**about, engine=kind, batch=count):
@@ -139,7 +140,7 @@ def profile(setting: Setting) -> None:
         texts = texts_of(lengths_like("qnli", batch))
         for pruned in (False, True):
             for mode in MODES:
-                kind = "thresher-pruned" if pruned else "thresher-dense"
+                kind = setting.name(pruned=pruned)
                 about: dict[str, Any] = {"bench": "profile", "engine": kind, "mode": mode, "lengths": "qnli"}
                 with setting.attempt(**about, batch=batch):
                     engine = setting.engine(pruned=pruned, mode=mode)
@@ -177,6 +178,9 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="JSON lines are added to this file")
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16", "fp32"))
     parser.add_argument("--thresholds", help="one for each layer, as an earlier part printed them")
+    parser.add_argument(
+        "--score", default="attention", choices=("attention", "value"), help="what tokens are judged by"
+    )
     parser.add_argument("--seconds", type=float, default=0.3, help="per measurement")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small model and few sizes, to try the script itself")
@@ -186,6 +190,7 @@ def main() -> None:
         "torch-compile": torch_compile,
         "growth": growth,
         "kernels": measure_kernels,
+        "scores": measure_scores,
         "profile": profile,
     }
     wanted = arguments.parts.split(",")

@@ -78,6 +78,7 @@ class Setting:
     def __init__(self, arguments: Any) -> None:
         self.arguments, self.device, self.dtype = arguments, arguments.device, arguments.dtype
         self.out = Path(arguments.out)
+        self.pruning = PruneConfig(score=arguments.score)
         self.sizes: dict[str, Any] = {"layers": 3, "width": 128} if arguments.tiny else {}
         self.weights: Weights = read_weights(base_model(**self.sizes))
         self.about = provenance(device=self.device, seed=SEED)
@@ -90,12 +91,18 @@ class Setting:
     def layers(self) -> int:
         return self.weights.shape.layers
 
+    def name(self, *, pruned: bool) -> str:
+        """Of our engine, in records."""
+        if not pruned:
+            return "thresher-dense"
+        return "thresher-pruned" if self.pruning.score == "attention" else "thresher-pruned-by-value"
+
     def engine(self, *, pruned: bool, mode: str, weights: Weights | None = None) -> CudaClassifier:
         return CudaClassifier(
             weights or self.weights,
             self.dtype,
             thresholds=self.thresholds() if pruned else [0.0] * self.layers,
-            config=PruneConfig(),
+            config=self.pruning,
             mode=mode,
             device=self.device,
         )
@@ -108,7 +115,7 @@ class Setting:
         lengths = torch.tensor([len(text) for text in texts])
         found = [LOW] * (self.layers - 1) + [math.inf]
         engine = CudaClassifier(
-            self.weights, self.dtype, thresholds=found, config=PruneConfig(), mode="sync", device=self.device
+            self.weights, self.dtype, thresholds=found, config=self.pruning, mode="sync", device=self.device
         )
         for layer in range(self.layers - 1):
             share = KEPT[layer * len(KEPT) // (self.layers - 1)]

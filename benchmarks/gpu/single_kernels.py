@@ -19,12 +19,19 @@ MATRICES = {"qkv": (768, 2304), "output": (768, 768), "ffn_in": (768, 3072), "ff
 RUNS = (64, 128, 256, 512, 4096)
 TOKENS, HEADS, WIDTH = 16384, 12, 768
 LAYER_MACS = 12 * WIDTH * WIDTH  # per token, without attention
+SCORED = {"plain": None, "scored": "attention", "scored by value": "value"}
 
 
 def measure_kernels(setting: Setting) -> None:
     linears(setting)
+    norms(setting)
+    measure_scores(setting)
+
+
+def measure_scores(setting: Setting) -> None:
+    """What scores cost: attention with and without, and pruning by them."""
     attentions(setting)
-    small_ones(setting)
+    prunings(setting)
 
 
 def row(setting: Setting, name: str, mode: str, size: int, ms: float, macs: float, lengths: str = "") -> None:
@@ -95,18 +102,14 @@ def attentions(setting: Setting) -> None:
         with setting.attempt(bench="kernels", engine="attention", batch=count, lengths=shown):
             qkv = torch.randn(tokens, 3 * WIDTH, device=device, dtype=dtype)
             starts = torch.arange(0, tokens + 1, length, device=device).int()
-            times = {}
-            for scored in (False, True):
-
-                def ours(scored: bool = scored, qkv: Any = qkv, starts: Any = starts, length: int = length) -> Any:
-                    return attention(qkv, starts, heads=HEADS, max_length=length, scored=scored)
-
-                times[scored] = kernel_ms(ours, device)
-                row(setting, "attention", "scored" if scored else "plain", count, times[scored], macs, shown)
             # What scores may cost: five percent of a layer, taken here at 500 TFLOP/s.
-            layer = 2 * (tokens * LAYER_MACS + macs) / 500e9
-            print(f"  scores at n={length}: {times[True] - times[False]:.4f} ms, "
-                  f"{(times[True] - times[False]) / layer:.1%} of a layer at 500 TFLOP/s")  # fmt: skip
+            layer, times = 2 * (tokens * LAYER_MACS + macs) / 500e9, {}
+            for mode, score in SCORED.items():
+                ours = partial(attention, qkv, starts, heads=HEADS, max_length=length, score=score)
+                times[mode] = kernel_ms(ours, device)
+                row(setting, "attention", mode, count, times[mode], macs, shown)
+                cost = times[mode] - times["plain"]
+                print(f"  {mode} at n={length}: +{cost:.4f} ms, {cost / layer:.1%} of a layer at 500 TFLOP/s")
         with setting.attempt(bench="kernels", engine="attention", mode="library", batch=count, lengths=shown):
             dense: Any = torch.randn(3, count, HEADS, length, WIDTH // HEADS, device=device, dtype=dtype)
 
@@ -125,10 +128,10 @@ def attentions(setting: Setting) -> None:
             row(setting, "attention", "varlen", count, kernel_ms(varlen, device), macs, shown)
 
 
-def small_ones(setting: Setting) -> None:
-    """Norms and pruning: no arithmetic to speak of, so what counts is the time alone."""
+def norms(setting: Setting) -> None:
+    """No arithmetic to speak of, so what counts is the time alone; so in pruning."""
     device, dtype = setting.device, DTYPES[setting.dtype]
-    tokens, length = (12800, 50) if not setting.arguments.tiny else (100, 50)
+    tokens = 12800 if not setting.arguments.tiny else 100
     with setting.attempt(bench="kernels", engine="add_norm", batch=tokens):
         values, residual = (torch.randn(tokens, WIDTH, device=device, dtype=dtype) for _ in range(2))
         weight, bias = torch.ones(WIDTH, device=device), torch.zeros(WIDTH, device=device)
@@ -137,11 +140,19 @@ def small_ones(setting: Setting) -> None:
         slope, offset = weight.to(dtype), bias.to(dtype)
         ms = kernel_ms(lambda: F.layer_norm(values + residual, (WIDTH,), slope, offset), device)
         row(setting, "add_norm", "library", tokens, ms, 0.0)
-    with setting.attempt(bench="kernels", engine="prune", batch=tokens // length):
-        received = torch.rand(HEADS, tokens, device=device) * 2
-        starts = torch.arange(0, tokens + 1, length, device=device).int()
-        positions = torch.arange(tokens, device=device).int() % length
-        ms = kernel_ms(
-            lambda: prune(received, starts, positions, positions == 0, threshold=1.0, max_length=length), device
-        )
-        row(setting, "prune", "kernel", tokens // length, ms, 0.0)
+
+
+def prunings(setting: Setting) -> None:
+    """A batch of short runs, one of runs that take several tiles, and one text, which takes one launch."""
+    device, tiny = setting.device, setting.arguments.tiny
+    for tokens, length in ((12800, 50), (16384, 4096), (52, 52)) if not tiny else ((100, 50),):
+        count, shown = tokens // length, "" if length == 50 else f"n={length}"
+        with setting.attempt(bench="kernels", engine="prune", batch=count, lengths=shown):
+            received = torch.rand(HEADS, tokens, device=device) * 2
+            starts = torch.arange(0, tokens + 1, length, device=device).int()
+            positions = torch.arange(tokens, device=device).int() % length
+            protected = positions == 0
+            for mode, score in (("kernel", "attention"), ("kernel, by value", "value")):
+                named: dict[str, Any] = {"threshold": 1.0, "max_length": length, "score": score}
+                work = partial(prune, received, starts, positions, protected, **named)
+                row(setting, "prune", mode, count, kernel_ms(work, device), 0.0, shown)

@@ -84,12 +84,25 @@ def test_agrees_with_the_reference(name: str, mode: str) -> None:
     assert_same(classifier(model, mode).logits(ids), expected)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_by_value_every_family_agrees_with_the_reference(name: str, mode: str) -> None:
+    model = pruned(name, score="value")
+    ids = texts(model)
+    expected = expected_of(model, ids)
+    assert int(expected.kept[:, -2].sum()) < 0.7 * sum(MIXED)
+    assert_same(classifier(model, mode).logits(ids), expected)
+
+
 VARIANTS: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {
     "separators": (SOME, {"protect": ("first", "separators"), "separator_id": SEPARATOR}),
     "first segment": (SOME, {"protect": ("first", "first_segment"), "separator_id": SEPARATOR}),
     "paper scale": ((0.05, 0.08, 0.1, 0.1), {"scale": "paper"}),
     "all but the first at layer 2": ((0.5, math.inf, 0.5, 0.5), {}),
     "quiet and negative": ((0.0, -1.0, 0.9, 0.0), {}),
+    "by value": (SOME, {"score": "value", "protect": ("first", "separators"), "separator_id": SEPARATOR}),
+    "by value, paper scale": ((0.05, 0.08, 0.1, 0.1), {"score": "value", "scale": "paper"}),
 }
 
 
@@ -123,9 +136,12 @@ def test_dial_and_token_types(mode: str) -> None:
     assert found.kept[:, 1].tolist() != [4, 2, 3]
 
 
-@pytest.mark.parametrize(("name", "mode"), [("bert", "sync"), ("mpnet", "graph")])
-def test_a_text_does_not_notice_its_neighbours(name: str, mode: str) -> None:
-    model = pruned(name)
+@pytest.mark.parametrize(
+    ("name", "mode", "score"),
+    [("bert", "sync", "attention"), ("mpnet", "graph", "attention"), ("bert", "graph", "value")],
+)
+def test_a_text_does_not_notice_its_neighbours(name: str, mode: str, score: str) -> None:
+    model = pruned(name, score=score)
     ids, engine = texts(model), classifier(model, mode)
     together = engine.logits(ids)
     for row in (0, 1):
@@ -274,10 +290,11 @@ def test_half_precision(name: str, mode: str, dtype: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("score", ["attention", "value"])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("mode", MODES)
-def test_ten_runs_are_equal_to_the_last_bit(mode: str, dtype: str) -> None:
-    model = pruned("mpnet")
+def test_ten_runs_are_equal_to_the_last_bit(mode: str, dtype: str, score: str) -> None:
+    model = pruned("mpnet", score=score)
     ids, engine = texts(model), classifier(model, mode, dtype)
     first = engine.logits(ids)
     for _ in range(9):

@@ -64,9 +64,9 @@ def assert_same(found: list[Prediction], expected: list[Prediction], *, within: 
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["bert", "mpnet"])
-def test_agrees_with_the_reference_on_the_cpu(name: str, mode: str) -> None:
-    model = pruned_model(name, seed=SEED)
+@pytest.mark.parametrize(("name", "score"), [("bert", "attention"), ("mpnet", "attention"), ("mpnet", "value")])
+def test_agrees_with_the_reference_on_the_cpu(name: str, score: str, mode: str) -> None:
+    model = pruned_model(name, seed=SEED, score=score)
     expected = on_cpu(model).classify(TEXTS)
     assert len({item.label for item in expected}) > 1
     assert any(item.kept[LAYERS - 2] < item.tokens for item in expected)
@@ -165,8 +165,9 @@ def test_describe_says_what_was_chosen_and_why() -> None:
         on_gpu(model, dtype="int8")
 
 
-def test_a_saved_run(tmp_path: Path) -> None:
-    model = pruned_model("bert", seed=SEED).float()
+@pytest.mark.parametrize("score", ["attention", "value"])
+def test_a_saved_run(tmp_path: Path, score: str) -> None:
+    model = pruned_model("bert", seed=SEED, score=score).float()
     save(model, tiny.tokenizer(), tmp_path / "run")
     engine = Engine.load(tmp_path / "run", device="cuda", backend="cuda", dtype="fp32", mode="sync", dial=1.3)
     assert (engine.describe()["backend"], engine.describe()["mode"]) == ("cuda", "sync")

@@ -15,6 +15,7 @@ INTERPRETER = pytest.param(
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 DEVICES = [INTERPRETER, GPU]
 HALVES = [torch.float16, torch.bfloat16]
+SCORES = ["attention", "value"]
 
 # Run lengths. A tile holds 32, 64, 128 or 256 keys; longer runs take two passes.
 BATCHES: dict[str, list[int]] = {

@@ -24,14 +24,19 @@ LONG = {"SHORT": 128, "QUERIES": 128, "KEYS": 64}
 ROW = {"WIDTH": 768, "TILE_WIDTH": 1024, "ROWS": 1}
 TILE = {"ROWS": 64, "COLUMNS": 128, "DEPTH": 64, "GROUP": 8}
 UNBIASED = {"bias": None, "positions": None}
+BY_VALUE = {"BY_VALUE": True}  # does all that attention scores need, and more
 
 KERNELS: list[tuple[Any, dict[str, Any]]] = [
-    (attention._whole_runs, {**HEADS, **UNBIASED, "LONGER_THAN": 0, "WIDEST": 128, "QUERIES": 64}),
-    (attention._whole_runs, {**HEADS, "received": None, "LONGER_THAN": 0, "WIDEST": 64, "QUERIES": 64}),
+    (attention._whole_runs, {**HEADS, **UNBIASED, "LONGER_THAN": 0, "WIDEST": 128, "QUERIES": 64, **BY_VALUE}),
+    (
+        attention._whole_runs,
+        {**HEADS, "received": None, "LONGER_THAN": 0, "WIDEST": 64, "QUERIES": 64, "BY_VALUE": False},
+    ),
     (attention._long_runs, {**HEADS, **LONG}),
-    (attention._received_in_long_runs, {**HEADS, **LONG}),
+    (attention._received_in_long_runs, {**HEADS, **LONG, **BY_VALUE}),
     (first._first_tokens, {**HEADS, "KEYS": 128}),
-    (prune._decide, {"HEADS": 12, "PAPER": True, "BLOCK": 1024}),
+    (prune._decide_and_compact, {"HEADS": 12, "PAPER": True, "RUNS": 4, "BLOCK": 128, **BY_VALUE}),
+    (prune._decide, {"HEADS": 12, "PAPER": True, "BLOCK": 1024, **BY_VALUE}),
     (prune._compact, {"BLOCK": 1024, "COUNTS": 1024}),
     (linear._linear, {**TILE, "INPUTS": 768, "OUTPUTS": 3072, "PARTS": 1, "ACTIVATION": "gelu", "AHEAD": False}),
     (

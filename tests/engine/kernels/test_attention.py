@@ -11,6 +11,7 @@ from tests.engine.kernels.cases import (
     BIG_BATCHES,
     DEVICES,
     HALVES,
+    SCORES,
     SPARE,
     assert_as_exact_as_plain_torch,
     doubled,
@@ -23,11 +24,18 @@ HEADS = 2
 
 
 def inputs(
-    lengths: list[int], dtype: torch.dtype, device: str, *, heads: int = HEADS, head_width: int = 12, biased: bool
+    lengths: list[int],
+    dtype: torch.dtype,
+    device: str,
+    *,
+    heads: int = HEADS,
+    head_width: int = 12,
+    biased: bool = False,
+    score: str | None = "attention",
 ) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
     live = sum(lengths)
     qkv = numbers(live + SPARE, 3 * heads * head_width, dtype=dtype, device=device, live=live)
-    named: dict[str, Any] = {"heads": heads, "max_length": max(lengths), "scored": True}
+    named: dict[str, Any] = {"heads": heads, "max_length": max(lengths), "score": score}
     if biased:
         reach = 2 * max(lengths)  # every second token is gone already
         positions = [torch.arange(n) * 2 for n in lengths] + [torch.full((SPARE,), 10**6)]
@@ -49,31 +57,44 @@ def check(lengths: list[int], dtype: torch.dtype, device: str, **shape: Any) -> 
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("batch", BATCHES)
-def test_agrees_with_the_twin(batch: str, biased: bool, device: str) -> None:
-    check(BATCHES[batch], torch.float32, device, biased=biased)
+def test_agrees_with_the_twin(batch: str, biased: bool, score: str, device: str) -> None:
+    check(BATCHES[batch], torch.float32, device, biased=biased, score=score)
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("dtype", HALVES)
-def test_half_precision(dtype: torch.dtype, device: str) -> None:
-    check(BATCHES["mixed"], dtype, device, biased=True)
-    check(BATCHES["full tiles"], dtype, device, biased=False)
+def test_half_precision(dtype: torch.dtype, score: str, device: str) -> None:
+    check(BATCHES["mixed"], dtype, device, biased=True, score=score)
+    check(BATCHES["full tiles"], dtype, device, score=score)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_value_vectors_of_length_zero(device: str) -> None:
+    """Nothing is moved: exactly zero, in runs of one tile and of several."""
+    (qkv, cu_seqlens), named = inputs([5, 300], torch.float32, device, score="value")
+    qkv[:, 2 * qkv.shape[1] // 3 :] = 0.0
+    _, received = attention(qkv, cu_seqlens, **named)
+    assert received is not None and not received[:, :305].any()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("batch", BIG_BATCHES)
-def test_big_batches(batch: str, biased: bool, dtype: torch.dtype) -> None:
-    check(BIG_BATCHES[batch], dtype, "cuda", heads=12, head_width=64, biased=biased)
+def test_big_batches(batch: str, biased: bool, score: str, dtype: torch.dtype) -> None:
+    check(BIG_BATCHES[batch], dtype, "cuda", heads=12, head_width=64, biased=biased, score=score)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_text_alone_is_the_same_text_in_a_batch(device: str) -> None:
+@pytest.mark.parametrize("score", SCORES)
+def test_a_text_alone_is_the_same_text_in_a_batch(score: str, device: str) -> None:
     lengths = [40, 129, 7, 100]
-    (qkv, cu_seqlens), named = inputs(lengths, torch.float32, device, biased=False)
+    (qkv, cu_seqlens), named = inputs(lengths, torch.float32, device, score=score)
     context, received = attention(qkv, cu_seqlens, **named)
     assert received is not None
     for start, length in zip(cu_seqlens.tolist(), lengths, strict=False):
@@ -86,22 +107,25 @@ def test_a_text_alone_is_the_same_text_in_a_batch(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_room_for_longer_runs_and_more_launches_change_nothing(device: str) -> None:
-    given, named = inputs(BATCHES["full tiles"], torch.float32, device, biased=False)
+@pytest.mark.parametrize("score", SCORES)
+def test_room_for_longer_runs_and_more_launches_change_nothing(score: str, device: str) -> None:
+    given, named = inputs(BATCHES["full tiles"], torch.float32, device, score=score)
     live = sum(BATCHES["full tiles"])
     context, received = attention(*given, **named)
     roomy, roomy_received = attention(*given, **{**named, "max_length": 300, "mostly_long": True})
     assert received is not None and roomy_received is not None
     assert torch.equal(context[:live], roomy[:live]) and torch.equal(received[:, :live], roomy_received[:, :live])
-    unscored, nothing = attention(*given, **{**named, "scored": False})
+    unscored, nothing = attention(*given, **{**named, "score": None})
     assert nothing is None
     torch.testing.assert_close(unscored[:live], context[:live])
 
 
 @pytest.mark.gpu
-def test_ten_runs_are_equal_to_the_bit() -> None:
-    given, named = inputs([4096, 100, 31], torch.float16, "cuda", heads=12, head_width=64, biased=False)
-    live = 4096 + 100 + 31
+@pytest.mark.parametrize("score", SCORES)
+def test_ten_runs_are_equal_to_the_bit(score: str) -> None:
+    lengths = [4096, 200, 100, 60, 31]
+    given, named = inputs(lengths, torch.float16, "cuda", heads=12, head_width=64, score=score)
+    live = sum(lengths)
     context, received = attention(*given, **named)
     assert received is not None
     for _ in range(9):

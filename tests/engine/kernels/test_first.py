@@ -66,6 +66,6 @@ def test_the_twins_agree() -> None:
     (query, key_value, cu_seqlens), named = inputs(lengths, torch.float64, "cpu", biased=True)
     queries = torch.zeros(len(key_value), query.shape[1], dtype=torch.float64)
     queries[cu_seqlens[:-1].long()] = query
-    whole, _ = attention_reference(torch.cat([queries, key_value], dim=1), cu_seqlens, scored=False, **named)
+    whole, _ = attention_reference(torch.cat([queries, key_value], dim=1), cu_seqlens, score=None, **named)
     first = attend_first_reference(query, key_value, cu_seqlens, **named)
     torch.testing.assert_close(whole[cu_seqlens[:-1].long()], first)

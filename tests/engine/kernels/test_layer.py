@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.engine.kernels.cases import DEVICES, SPARE, numbers, starts
+from tests.engine.kernels.cases import DEVICES, SCORES, SPARE, numbers, starts
 from thresher.engine.backends.reference import Reference
 from thresher.engine.kernels.attention import attention
 from thresher.engine.kernels.first import attend_first
@@ -49,8 +49,10 @@ class OneLayer:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_pruned_layer(device: str) -> None:
+@pytest.mark.parametrize("score", SCORES)
+def test_a_pruned_layer(score: str, device: str) -> None:
     reference: Any = Reference()
+    reference.score = score
     reference.weights, reference.distance_bias = OneLayer(), None
     runs = Ragged.pack([torch.zeros(n) for n in LENGTHS])
     hidden = numbers(sum(LENGTHS) + SPARE, WIDTH, dtype=torch.float32, device="cpu", live=sum(LENGTHS))
@@ -72,9 +74,11 @@ def test_a_pruned_layer(device: str) -> None:
     positions = torch.cat([torch.arange(n) for n in [*LENGTHS, SPARE]]).int().to(device)
     hidden = hidden.to(device)
     qkv = linear(hidden, *place(given.qkv), count=cu_seqlens[-1:])
-    found_context, received = attention(qkv, cu_seqlens, heads=HEADS, max_length=longest, scored=True)
+    found_context, received = attention(qkv, cu_seqlens, heads=HEADS, max_length=longest, score=score)
     assert received is not None
-    kept = prune(received, cu_seqlens, positions, protected.to(device), threshold=THRESHOLD, max_length=longest)
+    kept = prune(
+        received, cu_seqlens, positions, protected.to(device), threshold=THRESHOLD, max_length=longest, score=score
+    )
     count = kept.cu_seqlens[-1:]
     projected = linear(found_context, *place(given.attention_output), rows=kept.rows, count=count)
     norm, final = given.attention_norm, given.output_norm

@@ -14,7 +14,7 @@ assert torch.equal(linear.linear_reference(values, values), values)
 for launch in (
     lambda: linear.linear(values, values),
     lambda: norm.add_norm(values, values, values[0], values[0], epsilon=1e-5),
-    lambda: attention.attention(torch.ones(4, 12), torch.tensor([0, 4]), heads=1, max_length=4, scored=False),
+    lambda: attention.attention(torch.ones(4, 12), torch.tensor([0, 4]), heads=1, max_length=4, score=None),
 ):
     try:
         launch()

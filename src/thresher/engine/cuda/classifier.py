@@ -76,7 +76,7 @@ class CudaClassifier:
         self.shape, self.positions = weights.shape, weights.positions
         self.outputs = len(weights.head_output.bias)
         model = gpu_model(weights, dtype=DTYPES[dtype], device=device)
-        self.forward = Forward(model, self.thresholds, scale=config.scale)
+        self.forward = Forward(model, self.thresholds, scale=config.scale, score=config.score)
         pruning = self.forward.pruning_layers
         self.prunings_before = [sum(each <= layer for each in pruning) for layer in range(self.shape.layers - 1)]
         # The packer needs to know how positions are counted, and no matrix.

@@ -38,8 +38,8 @@ Settle = Callable[[Kept, Live], tuple[Live, Tensor | None]]
 class Forward:
     """One model with its thresholds."""
 
-    def __init__(self, model: GpuModel, thresholds: Sequence[float], *, scale: str) -> None:
-        self.model, self.thresholds, self.scale = model, thresholds, scale
+    def __init__(self, model: GpuModel, thresholds: Sequence[float], *, scale: str, score: str) -> None:
+        self.model, self.thresholds, self.scale, self.score = model, thresholds, scale, score
 
     @property
     def pruning_layers(self) -> list[int]:
@@ -56,7 +56,7 @@ class Forward:
                 live.cu_seqlens,
                 heads=layer.heads,
                 max_length=live.max_length,
-                scored=threshold > 0,
+                score=self.score if threshold > 0 else None,
                 positions=live.positions,
                 distance_bias=self.model.distance_bias,
                 mostly_long=live.mostly_long,
@@ -71,6 +71,7 @@ class Forward:
                     threshold=threshold,
                     max_length=live.max_length,
                     scale=self.scale,
+                    score=self.score,
                 )
                 live, rows = settle(kept, live)
             hidden = _finish(layer, context, hidden, live.tokens, rows=rows, residual_rows=rows)

@@ -3,7 +3,8 @@
 A run of up to 256 tokens is one program per head: all its keys are in one tile, so the column sums of the probabilities
 cost little. Longer runs take the usual pass with a running maximum, which stores each query's log-sum-exp, and a second
 pass per block of keys that recomputes the logits (not the context) to add up the columns. Which of the two is taken
-depends on the run's own length alone, so a text's result never depends on the texts it is batched with.
+depends on the run's own length alone, so a text's result never depends on the texts it is batched with. For scores by
+value, columns are multiplied by the lengths of the keys' value vectors before they are stored.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -42,24 +43,24 @@ def attention(
     *,
     heads: int,
     max_length: int,
-    scored: bool,
+    score: str | None,
     positions: Tensor | None = None,
     distance_bias: Tensor | None = None,
     mostly_long: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The context (capacity, width) and, if asked, the attention received by head (heads, capacity) in float32.
+    """The context (capacity, width) and, with a score, what tokens received by head (heads, capacity) in float32.
 
     qkv: (capacity, 3 x width), all queries, all keys, all values, heads inside; cu_seqlens: (sequences + 1,) int32,
     empty runs allowed; max_length: no run is longer. With distance_bias (2 x reach - 1, heads) float32, added to the
-    logits by key minus query position, positions: (capacity,) int32. A token's relative score is the mean over heads
-    of what it received; prune takes it, in a fixed order. mostly_long says that most runs have more than 64 tokens,
-    which changes the time but no result.
+    logits by key minus query position, positions: (capacity,) int32. score: "attention", "value" (attention times the
+    length of the token's value vector in this head), or None. Heads are put together by prune, in a fixed order.
+    mostly_long says that most runs have more than 64 tokens, which changes the time but no result.
     """
     require_contiguous(qkv=qkv, cu_seqlens=cu_seqlens, positions=positions)
     width = qkv.shape[1] // 3
     programs = (len(cu_seqlens) - 1) * heads
     context = qkv.new_empty(len(qkv), width)
-    received = qkv.new_empty(heads, len(qkv), dtype=torch.float32) if scored else None
+    received = qkv.new_empty(heads, len(qkv), dtype=torch.float32) if score else None
     shared = {
         "qkv": qkv,
         "cu_seqlens": cu_seqlens,
@@ -70,19 +71,19 @@ def attention(
         "WIDTH": width // heads,
         "TILE_WIDTH": power_of_two(width // heads, least=16),
     }
-    for longer_than, widest in _rungs(max_length, split=scored and mostly_long):
+    scored = {**shared, "received": received, "BY_VALUE": score == "value"}
+    for longer_than, widest in _rungs(max_length, split=received is not None and mostly_long):
         tiles = WHOLE_TILES if widest <= 128 else WIDE_TILES
         _whole_runs[(programs,)](
             context=context,
-            received=received,
-            **shared,
+            **scored,
             LONGER_THAN=longer_than,
             WIDEST=widest,
             QUERIES=QUERIES,
             **launching(qkv, **tiles),
         )
     if max_length > WHOLE:
-        log_sum_exp = qkv.new_empty(heads, len(qkv), dtype=torch.float32) if scored else None
+        log_sum_exp = qkv.new_empty(heads, len(qkv), dtype=torch.float32) if score else None
         grid = (programs, blocks(max_length, LONG_TILES["QUERIES"]))
         _long_runs[grid](
             context=context, log_sum_exp=log_sum_exp, **shared, SHORT=WHOLE, **launching(qkv, **LONG_TILES)
@@ -90,11 +91,7 @@ def attention(
         if received is not None:
             grid = (programs, blocks(max_length, RECEIVED_TILES["KEYS"]))
             _received_in_long_runs[grid](
-                received=received,
-                log_sum_exp=log_sum_exp,
-                **shared,
-                SHORT=WHOLE,
-                **launching(qkv, **RECEIVED_TILES),
+                log_sum_exp=log_sum_exp, **scored, SHORT=WHOLE, **launching(qkv, **RECEIVED_TILES)
             )
     return context, received
 
@@ -105,7 +102,7 @@ def attention_reference(
     *,
     heads: int,
     max_length: int,
-    scored: bool,
+    score: str | None,
     positions: Tensor | None = None,
     distance_bias: Tensor | None = None,
     mostly_long: bool = False,
@@ -122,9 +119,10 @@ def attention_reference(
             logits = logits + bias.permute(2, 0, 1)
         probabilities = torch.softmax(logits, dim=-1)  # (heads, queries, keys)
         contexts.append((probabilities.to(value.dtype) @ value).transpose(0, 1).flatten(1))
-        received.append(probabilities.sum(dim=1))
-    columns = with_capacity(torch.cat(received, dim=1).t(), len(qkv)).t() if scored else None
-    return with_capacity(torch.cat(contexts), len(qkv)), columns
+        columns = probabilities.sum(dim=1)
+        received.append(columns * at_least_float32(value).norm(dim=-1) if score == "value" else columns)
+    scores = with_capacity(torch.cat(received, dim=1).t(), len(qkv)).t() if score else None
+    return with_capacity(torch.cat(contexts), len(qkv)), scores
 
 
 def _rungs(max_length: int, *, split: bool) -> list[tuple[int, int]]:
@@ -171,6 +169,13 @@ def logits_of(query, query_rows, query_live, key, key_rows, key_live, scale, bia
 
 
 @jit
+def lengths_of(vectors):
+    """(rows,) in float32, of (rows, width) in any precision."""
+    exact = vectors.to(tl.float32)
+    return tl.sqrt_rn(tl.sum(exact * exact, 1))
+
+
+@jit
 def _whole_run(
     context,  # (capacity, heads x WIDTH), from this head on; the others likewise
     received,  # (capacity,) or None
@@ -186,6 +191,7 @@ def _whole_run(
     ROW: tl.constexpr,
     WIDTH: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
+    BY_VALUE: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
@@ -194,6 +200,10 @@ def _whole_run(
     key_live = key_offsets < length
     key = tile(keys, key_rows, key_live, ROW, WIDTH, TILE_WIDTH)
     value = tile(values, key_rows, key_live, ROW, WIDTH, TILE_WIDTH)
+    if BY_VALUE:
+        # Kept where the columns will be: in registers until then, 196 bytes a thread spill at 128 keys, instead of 48.
+        tl.store(received + key_rows, lengths_of(value), mask=key_live)
+        tl.debug_barrier()
     columns = tl.zeros((KEYS,), tl.float32)
     for first in range(0, length, QUERIES):
         offsets = first + tl.arange(0, QUERIES)
@@ -208,6 +218,9 @@ def _whole_run(
         attended = dot(weights.to(value.dtype), value, tl.zeros((QUERIES, TILE_WIDTH), tl.float32))
         _store_context(context, rows, live, attended * normaliser[:, None], ROW // 3, WIDTH, TILE_WIDTH)
     if received is not None:
+        if BY_VALUE:
+            columns *= tl.load(received + key_rows, mask=key_live, other=0.0)
+            tl.debug_barrier()  # no thread stores before all have loaded
         tl.store(received + key_rows, columns, mask=key_live)
 
 
@@ -234,6 +247,7 @@ def _whole_runs(
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
+    BY_VALUE: tl.constexpr,
     LONGER_THAN: tl.constexpr,
     WIDEST: tl.constexpr,
     QUERIES: tl.constexpr,
@@ -259,7 +273,7 @@ def _whole_runs(
         if (2**power > LONGER_THAN) & (2**power <= WIDEST):
             if (length <= 2**power) & ((length > 2**power // 2) | (power == 5)):
                 _whole_run(context, received, queries, keys, values, start, length, scale, bias, bias_row, positions,
-                           ROW, WIDTH, TILE_WIDTH, min(2**power, QUERIES), 2**power)  # fmt: skip
+                           ROW, WIDTH, TILE_WIDTH, BY_VALUE, min(2**power, QUERIES), 2**power)  # fmt: skip
 
 
 @jit
@@ -336,6 +350,7 @@ def _received_in_long_runs(
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
+    BY_VALUE: tl.constexpr,
     SHORT: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
@@ -368,4 +383,7 @@ def _received_in_long_runs(
         # An infinite log-sum-exp gives a query that is not there no weight.
         normaliser = tl.load(log_sum_exp + head * capacity + rows, mask=live, other=float("inf"))
         partial += tl.exp2(logits - normaliser[:, None])
-    tl.store(received + head * capacity + key_rows, tl.sum(partial, 0), mask=key_live)
+    columns = tl.sum(partial, 0)
+    if BY_VALUE:
+        columns *= lengths_of(tile(queries + 2 * HEADS * WIDTH, key_rows, key_live, ROW, WIDTH, TILE_WIDTH))
+    tl.store(received + head * capacity + key_rows, columns, mask=key_live)

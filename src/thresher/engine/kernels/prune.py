@@ -1,8 +1,12 @@
-"""From the attention that tokens received to the rows that stay: two launches, nothing read by the host.
+"""From what tokens received to the rows that stay: two launches, nothing read by the host.
 
 The first decides and counts, a program per run. The second gives every run its place and writes the rows; it finds its
 place by adding up the counts before it, which is cheaper than a third launch for a prefix sum (counts are integers and
 a batch has at most thousands of them).
+
+Attention received has a mean that is known beforehand. Scores by value are divided by the mean over their run, and
+floats would add up to another sum in another order, which depends on the tile, and so on the batch. They are added up
+as whole numbers, in a unit that the run's own highest score sets: at most 2**-40 of it is lost, and no order matters.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -42,12 +46,14 @@ def prune(
     threshold: float,
     max_length: int,
     scale: str = "relative",
+    score: str = "attention",
 ) -> Kept:
     """Keep the tokens whose score is above the threshold, and the protected ones: at least one in every run.
 
-    received: (heads, capacity) float32 attention by head, the score is its mean over heads; cu_seqlens:
-    (sequences + 1,) int32; positions: (capacity,) int32; protected: (capacity,) bool. scale "paper" divides the score
-    by the run's length. A threshold of zero or less keeps everything.
+    received: (heads, capacity) float32 by head, attention's result for this score: "attention" is its mean over heads,
+    "value" its sum over heads divided by the mean of that over the run's tokens; cu_seqlens: (sequences + 1,) int32;
+    positions: (capacity,) int32; protected: (capacity,) bool. scale "paper" divides the score by the run's length. A
+    threshold of zero or less keeps everything.
     """
     require_contiguous(received=received, cu_seqlens=cu_seqlens, positions=positions, protected=protected)
     heads, capacity = received.shape
@@ -59,17 +65,14 @@ def prune(
         positions=torch.empty_like(positions),
         protected=torch.empty_like(protected),
     )
-    shared = {
-        "keep": kept.keep.view(torch.uint8),
-        "cu_seqlens": cu_seqlens,
-        "protected": protected.view(torch.uint8),
-    }
+    shared = {"keep": kept.keep.view(torch.uint8), "cu_seqlens": cu_seqlens, "protected": protected.view(torch.uint8)}
     decided = {
         "received": received,
         "threshold": float(threshold),
         "capacity": capacity,
         "HEADS": heads,
         "PAPER": scale == "paper",
+        "BY_VALUE": score == "value",
     }
     moved = {
         "rows": kept.rows,
@@ -101,13 +104,14 @@ def prune_reference(
     threshold: float,
     max_length: int,
     scale: str = "relative",
+    score: str = "attention",
 ) -> Kept:
     """The same in plain torch, equal to the last decision: heads are added in order, divisions are rounded once."""
     total, lengths = int(cu_seqlens[-1]), cu_seqlens.diff()
     scores = torch.zeros_like(received[0, :total])
     for by_head in received[:, :total]:
         scores = scores + by_head
-    scores = scores / received.shape[0]
+    scores = _over_mean(scores, lengths) if score == "value" else scores / received.shape[0]
     if scale == "paper":
         scores = scores / torch.repeat_interleave(lengths, lengths)
     keep = (scores > threshold) | protected[:total] | (threshold <= 0)
@@ -123,17 +127,58 @@ def prune_reference(
     )
 
 
+def _over_mean(moved: Tensor, lengths: Tensor) -> Tensor:
+    """(total,) divided by the mean over each run of (sequences,) lengths; zero where all of a run is."""
+    run = torch.repeat_interleave(lengths.long())
+    peak = moved.new_full(lengths.shape, 2.0**-88).scatter_reduce(0, run, moved, "amax")
+    unit = 2.0**40 * torch.frexp(peak).mantissa / peak  # a power of two
+    moved = moved * unit[run]
+    total = torch.zeros_like(lengths, dtype=torch.int64).index_add(0, run, moved.to(torch.int64))
+    mean = total.to(moved.dtype) / lengths.clamp(min=1)
+    return moved / mean[run].clamp(min=1.0)
+
+
 @jit
-def _score(received, rows, live, length, capacity, HEADS: tl.constexpr, PAPER: tl.constexpr, BLOCK: tl.constexpr):
-    """Of each row, (BLOCK,): what it received, averaged over the heads in their order."""
-    score = tl.zeros((BLOCK,), tl.float32)
+def _added_up(received, rows, live, capacity, HEADS: tl.constexpr, BLOCK: tl.constexpr):
+    """Of each row, (BLOCK,): what it received, over the heads in their order."""
+    total = tl.zeros((BLOCK,), tl.float32)
     for head in tl.static_range(HEADS):
-        score += tl.load(received + head * capacity + rows, mask=live, other=0.0)
-    # The plain division is approximate on a GPU; a decision must not depend on that.
-    score = tl.div_rn(score, tl.full((BLOCK,), HEADS, tl.float32))
-    if PAPER:
-        score = tl.div_rn(score, length)
-    return score
+        total += tl.load(received + head * capacity + rows, mask=live, other=0.0)
+    return total
+
+
+@jit
+def _unit(peak):
+    """The power of two that brings the peak between 2**39 and 2**40, by its exponent's bits; at most 2**127."""
+    exponent = peak.to(tl.int32, bitcast=True) >> 23
+    return ((293 - tl.maximum(exponent, 39)) << 23).to(tl.float32, bitcast=True)
+
+
+@jit
+def _mean(total, length):
+    """Of whole numbers; one instead of less, where a run's values are all zero."""
+    return tl.maximum(tl.div_rn(total.to(tl.float32), tl.maximum(length, 1).to(tl.float32)), 1.0)
+
+
+@jit
+def _unit_and_mean(received, start, end, capacity, HEADS: tl.constexpr, BLOCK: tl.constexpr):
+    """Of a run's scores by value: the unit they are counted in, and their mean in it."""
+    peaks = tl.zeros((BLOCK,), tl.float32)
+    for first in range(start, end, BLOCK):
+        rows = first + tl.arange(0, BLOCK)
+        peaks = tl.maximum(peaks, _added_up(received, rows, rows < end, capacity, HEADS, BLOCK))
+    unit = _unit(tl.max(peaks, 0))
+    totals = tl.zeros((BLOCK,), tl.int64)
+    for first in range(start, end, BLOCK):
+        rows = first + tl.arange(0, BLOCK)
+        totals += (_added_up(received, rows, rows < end, capacity, HEADS, BLOCK) * unit).to(tl.int64)
+    return unit, _mean(tl.sum(totals, 0), end - start)
+
+
+@jit
+def _by_row(inside, by_run):
+    """(BLOCK,): what belongs to each row's run, (RUNS,); inside: (RUNS, BLOCK). Zero outside of all runs."""
+    return tl.sum(tl.where(inside, by_run[:, None], 0), 0)
 
 
 @jit
@@ -152,6 +197,7 @@ def _decide_and_compact(
     sequences,
     HEADS: tl.constexpr,
     PAPER: tl.constexpr,
+    BY_VALUE: tl.constexpr,
     RUNS: tl.constexpr,
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
@@ -161,13 +207,19 @@ def _decide_and_compact(
     live = old < tl.load(cu_seqlens + sequences)
     run = tl.arange(0, RUNS)
     starts = tl.load(cu_seqlens + run, mask=run <= sequences, other=0)
-    length = tl.full((BLOCK,), 1.0, tl.float32)
-    if PAPER:
+    score = _added_up(received, old, live, capacity, HEADS, BLOCK)
+    mean = tl.full((BLOCK,), HEADS, tl.float32)
+    if PAPER or BY_VALUE:
         ends = tl.load(cu_seqlens + run + 1, mask=run < sequences, other=0)
         inside = (old[None, :] >= starts[:, None]) & (old[None, :] < ends[:, None])
-        length = tl.sum(tl.where(inside, (ends - starts)[:, None], 0), 0).to(tl.float32)
-        length = tl.where(live, length, 1.0)
-    score = _score(received, old, live, length, capacity, HEADS, PAPER, BLOCK)
+    if BY_VALUE:
+        score *= _by_row(inside, _unit(tl.max(tl.where(inside, score[None, :], 0.0), 1)))
+        totals = tl.sum(tl.where(inside, score.to(tl.int64)[None, :], 0), 1)
+        mean = tl.where(live, _by_row(inside, _mean(totals, ends - starts)), 1.0)
+    # The plain division is approximate on a GPU; a decision must not depend on that.
+    score = tl.div_rn(score, mean)
+    if PAPER:
+        score = tl.div_rn(score, tl.where(live, _by_row(inside, ends - starts).to(tl.float32), 1.0))
     flag = tl.load(protected + old, mask=live, other=0)
     kept = ((score > threshold) | (flag != 0) | (threshold <= 0.0)) & live
     count = kept.to(tl.int32)
@@ -191,6 +243,7 @@ def _decide(
     capacity,
     HEADS: tl.constexpr,
     PAPER: tl.constexpr,
+    BY_VALUE: tl.constexpr,
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
@@ -198,12 +251,21 @@ def _decide(
     sequence = tl.program_id(0)
     start = tl.load(cu_seqlens + sequence)
     end = tl.load(cu_seqlens + sequence + 1)
+    nought = tl.zeros((BLOCK,), tl.float32)
+    mean = nought + HEADS
+    if BY_VALUE:
+        unit, of_run = _unit_and_mean(received, start, end, capacity, HEADS, BLOCK)
+        mean = nought + of_run
     count = 0
     for first in range(start, end, BLOCK):
         rows = first + tl.arange(0, BLOCK)
         live = rows < end
-        length = tl.zeros((BLOCK,), tl.float32) + (end - start)
-        score = _score(received, rows, live, length, capacity, HEADS, PAPER, BLOCK)
+        score = _added_up(received, rows, live, capacity, HEADS, BLOCK)
+        if BY_VALUE:
+            score *= unit
+        score = tl.div_rn(score, mean)
+        if PAPER:
+            score = tl.div_rn(score, nought + (end - start))
         kept = (score > threshold) | (tl.load(protected + rows, mask=live, other=0) != 0) | (threshold <= 0.0)
         kept = kept & live
         tl.store(keep + rows, kept.to(tl.uint8), mask=live)
