@@ -91,10 +91,16 @@ def row_of(manifest: dict[str, Any]) -> Row:
         "gflops_pruned": found["pruned"]["gflops"],
         "relative_flops": found["pruned"]["relative_flops"],
         "kept_per_layer": found["pruned"]["kept_per_layer"],
+        "selection": chosen_score(manifest.get("history", [])),
         "train_seconds": manifest["seconds"],
         "device": where["device"],
         "versions": where["versions"],
     }
+
+
+def chosen_score(history: Sequence[Row]) -> float | None:
+    """The selection rows' score of the checkpoint that was chosen: the best of the hard stage."""
+    return max((row["score"] for row in history if row["stage"] == "hard"), default=None)
 
 
 def shown(key: Key, config: dict[str, Any]) -> str:
