@@ -109,7 +109,7 @@ def test_edges_are_allowed() -> None:
     assert PruneConfig(final_threshold=0).final_threshold == 0.0
     assert PruneConfig(protect=["none"], collapse_last=False).protect == ("none",), "list is accepted for tuple"
     assert PruneConfig(protect=("first", "separators"), separator_id=0).separator_id == 0
-    assert TrainConfig(target_flops=None, lambda_=0).lambda_ == 0.0
+    assert TrainConfig(method="soft", target_flops=None, lambda_=0).lambda_ == 0.0
 
 
 def test_settings_are_frozen_and_by_name_only() -> None:

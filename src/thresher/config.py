@@ -92,7 +92,7 @@ class PruneConfig(Settings):
     score: str = setting(
         "attention",
         "what a token is judged by: 'attention' it receives (the paper's), or 'value', that attention times the length "
-        "of the value vector that it moves (on trial: not in the engine yet)",
+        "of the value vector that it moves (`thresher prune` takes it for method learned)",
         choices=("attention", "value"),
     )
     scale: str = setting(
@@ -136,8 +136,13 @@ class PruneConfig(Settings):
 
 
 # Every way to choose the tokens to drop. Those that learn can do it at the price lambda; the others need a target.
-METHODS = ("learned", "profile", "manual", "spatten", "lat", "power", "collapse", "random", "dense")
-LEARNING_METHODS = ("learned", "power")
+METHODS = ("learned", "soft", "manual", "spatten", "lat", "power", "collapse", "random", "dense")
+LEARNING_METHODS = ("soft", "power")
+
+
+def score_of(method: str) -> str:
+    """What a method judges tokens by unless told otherwise: rivals as published, ours by what was found best."""
+    return "value" if method == "learned" else "attention"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,10 +152,10 @@ class TrainConfig(Settings):
     recipe: str = setting("default", "which defaults to start from", choices=("default", "paper"))
     method: str = setting(
         "learned",
-        "how tokens are chosen: learned thresholds; profile (thresholds that hold a share of tokens in every layer, "
-        "in a shape found on the way); or a rival: manual (a fixed ramp), spatten (top-k by share), "
-        "lat (LengthDrop and search), power (PoWER-BERT), collapse (first token only, from one layer on), random, "
-        "dense (no pruning, trained on as long)",
+        "how tokens are chosen: learned (thresholds that hold a falling share of tokens, in a shape found on the way), "
+        "soft (the paper's: thresholds learned by gradient in a soft stage), or a rival: manual (a fixed ramp), "
+        "spatten (top-k by share), lat (LengthDrop and search), power (PoWER-BERT), collapse (first token only, from "
+        "one layer on), random, dense (no pruning, trained on as long)",
         choices=METHODS,
     )
     target_flops: float | None = setting(0.5, "relative FLOPs to reach (0.5 = half the cost)", above=0.0, high=1.0)
@@ -228,18 +233,21 @@ class TrainConfig(Settings):
             )
         if self.lambda_ is not None and self.method not in (*LEARNING_METHODS, "dense"):
             raise ConfigError(
-                f"method = '{self.method}' learns nothing that lambda_ = {self.lambda_} could price; give target_flops"
+                f"method = '{self.method}' learns nothing that lambda_ = {self.lambda_} could price; "
+                "give target_flops, or method soft"
             )
         if self.accumulate > self.batch_size:
             raise ConfigError(f"accumulate = {self.accumulate} is larger than batch_size = {self.batch_size}")
 
     @classmethod
     def recipe_named(cls, name: str, **overrides: Any) -> "TrainConfig":
-        """The recipe's defaults with `overrides` on top; a lambda replaces the FLOPs target and the other way round."""
+        """The recipe's defaults with `overrides` on top; a lambda replaces the FLOPs target and the other way round.
+
+        A lambda is a price for what gradients learn, so it comes with the soft method unless another is named."""
         if not isinstance(name, str) or name not in RECIPES:
             raise ConfigError(f"recipe = {name!r} is not one of: {', '.join(RECIPES)}")
         if overrides.get("lambda_") is not None:
-            overrides.setdefault("target_flops", None)
+            overrides = {"target_flops": None, "method": "soft", **overrides}
         if overrides.get("target_flops") is not None:
             overrides.setdefault("lambda_", None)
         return cls.from_dict({"recipe": name, **RECIPES[name]["train"], **overrides})
@@ -269,6 +277,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "prune": {"scale": "paper", "ramp": "plain", "final_threshold": 0.01, "collapse_last": False},
         "train": {
+            "method": "soft",
             "target_flops": None,
             "lambda_": 0.1,
             "soft_epochs": 5.0,

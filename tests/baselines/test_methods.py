@@ -30,7 +30,7 @@ from thresher.models.predict import predict
 from thresher.tasks.encode import encode, padded_batches
 from thresher.training.trainer import Trainer
 
-AS_THRESHOLDS = ("learned", "profile", "manual", "collapse", "dense")
+AS_THRESHOLDS = ("learned", "soft", "manual", "collapse", "dense")
 RANKED = tuple(name for name in METHODS if name not in AS_THRESHOLDS)
 
 
@@ -49,7 +49,7 @@ def trained(request: pytest.FixtureRequest) -> tuple[Trainer, Recorder]:
 def test_names_are_those_of_the_settings() -> None:
     assert [method_named(name).name for name in METHODS] == list(METHODS)
     assert [name for name in METHODS if method_named(name).learns] == list(LEARNING_METHODS)
-    with pytest.raises(ConfigError, match="method = 'best' is not one of: learned, profile, manual, spatten, lat"):
+    with pytest.raises(ConfigError, match="method = 'best' is not one of: learned, soft, manual, spatten, lat"):
         method_named("best")
 
 
@@ -182,7 +182,7 @@ def test_fit_again_changes_nothing() -> None:
 
 def test_settings_and_method_must_agree() -> None:
     with pytest.raises(ConfigError, match="method = 'spatten', but the trainer was given 'learned'; pass method="):
-        trainer_for(gated_model(layers=LAYERS), settings("spatten"))
+        trainer_for(gated_model(layers=LAYERS), settings("spatten"), method=method_named("learned"))
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in (*LEARNING_METHODS, "dense")])

@@ -138,7 +138,7 @@ SETTINGS = [
         2,
     ),
     Bad("unknown recipe", PRUNE + " --recipe soup", ("recipe = 'soup'", "default, paper"), 2),
-    Bad("unknown method", PRUNE + " --method magic", ("method = 'magic'", "learned, profile, manual"), 2),
+    Bad("unknown method", PRUNE + " --method magic", ("method = 'magic'", "learned, soft, manual"), 2),
     Bad("price for a ramp", PRUNE + " --method manual --lambda 0.1", ("'manual' learns nothing", "target_flops"), 2),
     Bad("paper's price for top-k", PRUNE + " --method spatten --recipe paper", ("'spatten' learns nothing",), 2),
     Bad(

@@ -24,7 +24,7 @@ def pruned(method: str, stock: Stock, folder: Path) -> Path:
     return folder / "run"
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "learned"])
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_a_whole_run(method: str, stock: Stock, tmp_path: Path) -> None:
     run = pruned(method, stock, tmp_path)
     manifest = tiny.manifest(run)

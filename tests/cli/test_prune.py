@@ -56,7 +56,8 @@ def test_run_of_a_classifier(stock: Stock, finished: Path) -> None:
     # The model had a head, so its own weights are the baseline and need no copy.
     assert not (finished / "dense").exists()
     stages = {row["stage"] for row in manifest["history"]}
-    assert stages == {"soft", "hard"}
+    assert stages == {"hard"}
+    assert manifest["prune"]["score"] == "value", "the default method's"
 
 
 def test_settings_are_saved_as_resolved(finished: Path) -> None:
@@ -90,7 +91,7 @@ def test_new_head_keeps_the_dense_model(stock: Stock, tmp_path: Path) -> None:
     done = tiny.succeeds(PRUNE + " --finetune auto", model=stock.bare, rows=stock.rows, out=tmp_path / "run")
     manifest = check_run(tmp_path / "run")
     assert "fine-tuned here" in manifest["base_model"]
-    assert {row["stage"] for row in manifest["history"]} == {"finetune", "soft", "hard"}
+    assert {row["stage"] for row in manifest["history"]} == {"finetune", "hard"}
     for folder in (tmp_path / "run", tmp_path / "run" / "dense"):
         model, loaded = AutoModelForSequenceClassification.from_pretrained(folder, output_loading_info=True)
         assert not any(loaded[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -249,7 +250,7 @@ class TestPrecedence:
         recipe = manifest["recipe"]
         assert (recipe["lr"], recipe["seed"], recipe["target_flops"]) == (1e-4, 4, 0.6)
         assert manifest["prune"]["ramp"] == "plain"
-        assert len(manifest["history"]) == 2, "one evaluation in each of the two stages"
+        assert len(manifest["history"]) == 1, "one evaluation in the one stage"
 
 
 def test_overwrite_replaces_the_whole_run(stock: Stock, tmp_path: Path) -> None:

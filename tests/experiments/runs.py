@@ -18,7 +18,6 @@ def config(*tasks: str, **more: Any) -> dict[str, Any]:
     return {
         "models": ["tiny"],
         "seeds": [0],
-        "ours": "learned",
         "compared": ["learned", "lat"],
         "target": 0.6,
         "train": QUICK,

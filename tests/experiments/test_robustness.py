@@ -107,8 +107,8 @@ def made(method: str, seed: int, scores: tuple[float, float, float], costs: tupl
 
 def test_the_table(tmp_path: Path) -> None:
     rows = [
-        made("profile", 0, (0.89, 0.88, 0.87), (0.5, 0.5, 0.5)),
-        made("profile", 1, (0.90, 0.90, 0.90), (0.5, 0.5, 0.5)),
+        made("learned", 0, (0.89, 0.88, 0.87), (0.5, 0.5, 0.5)),
+        made("learned", 1, (0.90, 0.90, 0.90), (0.5, 0.5, 0.5)),
         made("lat", 0, (0.89, 0.86, 0.80), (0.5, 0.4, 0.3)),
         made("lat", 1, (0.89, 0.87, 0.82), (0.5, 0.4, 0.3)),
     ]
@@ -119,7 +119,7 @@ def test_the_table(tmp_path: Path) -> None:
     assert "| QNLI | dense | 90.00 @ 1.000 (4.00) |" in text
     assert "| QNLI | lat | 89.00 @ 0.500 (2.00) | 86.50 @ 0.400 (1.60) | 81.00 @ 0.300 (1.20) |" in text
     gaps = "**+0.50** (+0.00, +1.00) | **+2.50** (+2.00, +3.00) | **+7.50** (+7.00, +8.00)"
-    assert f"| **QNLI** | **profile - lat** | {gaps} |" in text
+    assert f"| **QNLI** | **learned - lat** | {gaps} |" in text
     assert "| QNLI | *paper, RoBERTa-base: learned - lat* | *+0.34* | *+3.90* | *+16.44* |" in text
     assert "| QNLI | 49 / 61 | 5,250 of 9,999 | 100 of 20.0 tokens |" in text and "SST-2" not in text
 

@@ -20,7 +20,7 @@ QUICK = {"max_steps": 2, "batch_size": 8, "precision": "fp32", "device": "cpu", 
 
 def config(**more: Any) -> dict[str, Any]:
     task = {"name": "SST-2", "target": {"tiny": 0.6}, "paper": "the paper's"}
-    return {"models": ["tiny"], "ours": "learned", "seeds": [0, 1], "train": QUICK, "tasks": {"sst2": task}, **more}
+    return {"models": ["tiny"], "seeds": [0, 1], "train": QUICK, "tasks": {"sst2": task}, **more}
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ TRADED = [
 
 def test_leads_are_taken_at_matched_cost() -> None:
     """Both cover 0.5 to 0.6: there learned has 0.87 and 0.88, the other 0.86 and 0.875."""
-    assert tradeoff.lead(TRADED, "sst2", "learned", "spatten") == pytest.approx([1.0, 0.5])
-    assert tradeoff.lead(TRADED, "sst2", "learned", "lat") == []
+    assert tradeoff.lead(TRADED, "sst2", "spatten") == pytest.approx([1.0, 0.5])
+    assert tradeoff.lead(TRADED, "sst2", "lat") == []
 
 
 def test_seeds_are_averaged() -> None:
@@ -106,7 +106,7 @@ def test_seeds_are_averaged() -> None:
 
 
 def test_the_tradeoff_page_and_figure(tmp_path: Path) -> None:
-    settings = {"tasks": {"sst2": {"name": "SST-2"}}, "ours": "learned", "compared": ["learned", "spatten", "dense"]}
+    settings = {"tasks": {"sst2": {"name": "SST-2"}}, "compared": ["learned", "spatten", "dense"]}
     page = tmp_path / "README.md"
     page.write_text("<!-- table -->\n<!-- end -->\n<!-- verdict -->\n<!-- end -->\n", encoding="utf-8")
     written = tradeoff.publish(TRADED, tmp_path, settings)

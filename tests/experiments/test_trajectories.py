@@ -80,14 +80,14 @@ def made(method: str, mean: list[float], counts: list[int] | None) -> Any:
 
 @pytest.mark.parametrize("rivals", [0, 1])
 def test_page_and_figure(rivals: int, tmp_path: Path) -> None:
-    rows = [made("profile", [8.0, 4.0, 1.0], None), made("lat", [8.0, 7.0, 5.0], [7, 5])][: 1 + rivals]
+    rows = [made("learned", [8.0, 4.0, 1.0], None), made("lat", [8.0, 7.0, 5.0], [7, 5])][: 1 + rivals]
     page = tmp_path / "README.md"
     page.write_text("<!-- table -->\n<!-- end -->\n", encoding="utf-8")
     written = trajectories.publish(rows, tmp_path, read_config(ROOT / "trajectories"))
     assert [file.name for file in written] == ["README.md", "trajectories.svg", "trajectories.png"]
     assert all(file.stat().st_size > 0 for file in written)
     fewer = "20.0% | 12.08%" if rivals else " | "  # 6 tokens per layer against 7.5
-    assert f"| SST-2 | profile | 90.00 | 0.500 | 6.0 | {fewer} |" in page.read_text(encoding="utf-8")
+    assert f"| SST-2 | learned | 90.00 | 0.500 | 6.0 | {fewer} |" in page.read_text(encoding="utf-8")
 
 
 def test_the_committed_settings_let_them_share_runs() -> None:

@@ -9,7 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.training.tiny import Recorder, differing, gated_model, keyword_task, quick, tiny_tokenizer, weights_of
+from tests.training.tiny import (
+    Recorder,
+    differing,
+    gated_model,
+    keyword_task,
+    quick,
+    tiny_tokenizer,
+    trainer_for,
+    weights_of,
+)
+from thresher.baselines import method_named
 from thresher.config import RECIPES, TrainConfig
 from thresher.errors import RunError
 from thresher.models.attach import gates_of
@@ -58,6 +68,7 @@ def train(
         tiny_tokenizer(),
         task or keyword_task(),
         config,
+        method=method_named(config.method),
         finetune=finetune,
         work=work,
         resume=resume,
@@ -149,9 +160,7 @@ def test_the_paper_recipe_resumes(tmp_path: Path) -> None:
 
 def test_time_adds_up(tmp_path: Path) -> None:
     interrupt(tmp_path, "finetune", 2)
-    trainer = Trainer(
-        gated_model(), tiny_tokenizer(), keyword_task(), CONFIG, finetune=True, work=tmp_path, resume=True, device="cpu"
-    )
+    trainer = trainer_for(gated_model(), CONFIG, finetune=True, work=tmp_path, resume=True)
     before = trainer.standing.seconds
     assert before > 0
     assert trainer.fit().seconds > before
@@ -233,9 +242,7 @@ def test_a_failed_write_keeps_the_run_resumable(whole: Any, tmp_path: Path, monk
 def test_the_gates_are_hard_after_resuming_a_finished_run(tmp_path: Path) -> None:
     interrupt(tmp_path, "hard", STEPS)
     model = gated_model(seed=9)
-    Trainer(
-        model, tiny_tokenizer(), keyword_task(), CONFIG, finetune=True, work=tmp_path, resume=True, device="cpu"
-    ).fit()
+    trainer_for(model, CONFIG, finetune=True, work=tmp_path, resume=True).fit()
     assert gates_of(model).mode == "hard"
     assert torch.isfinite(gates_of(model).thresholds[:3]).all()
 

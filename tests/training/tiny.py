@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 import thresher
 from tests.words import SPECIAL, word_tokenizer
+from thresher.baselines import method_named
 from thresher.config import PruneConfig, TrainConfig
 from thresher.models.attach import gates_of
 from thresher.tasks.task import Example, Task, TaskSpec
@@ -26,6 +27,7 @@ VALUES = TaskSpec(name="values", text_column="text", pair_column=None, labels=()
 
 # Everything a test does not care about: plain float32 on the CPU, short stages.
 QUICK: dict[str, Any] = {
+    "method": "soft",  # the one with all stages
     "precision": "fp32",
     "batch_size": 8,
     "max_length": 32,
@@ -136,7 +138,9 @@ def quick(**changes: Any) -> TrainConfig:
 def trainer_for(model: Any, config: TrainConfig | None = None, **changes: Any) -> Trainer:
     """A trainer on the keyword task and the CPU, unless `changes` say otherwise."""
     arguments: dict[str, Any] = {"tokenizer": tiny_tokenizer(), "task": keyword_task(), "device": "cpu"} | changes
-    return Trainer(model, arguments.pop("tokenizer"), arguments.pop("task"), config or quick(), **arguments)
+    config = config or quick()
+    arguments.setdefault("method", method_named(config.method))
+    return Trainer(model, arguments.pop("tokenizer"), arguments.pop("task"), config, **arguments)
 
 
 def weights_of(model: Any) -> dict[str, Tensor]:

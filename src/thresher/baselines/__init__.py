@@ -5,13 +5,13 @@ from thresher.baselines.plain import Collapse, Dense, Manual
 from thresher.baselines.power import Power
 from thresher.baselines.topk import Random, Spatten
 from thresher.errors import ConfigError
-from thresher.training.method import Learned, Method
-from thresher.training.profile import Profile
+from thresher.training.learned import Learned
+from thresher.training.method import Method, Soft
 
 __all__ = ["method_named"]
 
 _METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (Learned, Profile, Manual, Spatten, Lat, Power, Collapse, Random, Dense)
+    method.name: method for method in (Learned, Soft, Manual, Spatten, Lat, Power, Collapse, Random, Dense)
 }
 
 

@@ -17,7 +17,16 @@ from thresher.cli.options import (
     load_training_rows,
     pick_device,
 )
-from thresher.config import PRUNE_FLAGS, RECIPES, TRAIN_FLAGS, PruneConfig, TrainConfig, given_settings, read_toml
+from thresher.config import (
+    PRUNE_FLAGS,
+    RECIPES,
+    TRAIN_FLAGS,
+    PruneConfig,
+    TrainConfig,
+    given_settings,
+    read_toml,
+    score_of,
+)
 from thresher.errors import ConfigError
 
 
@@ -141,6 +150,7 @@ def resolve(
         if rival in train_flags and other not in train_flags:
             train_table.pop(other, None)
     train = TrainConfig.recipe_named(recipe or own_recipe, **{**train_table, **train_flags})
-    prune = {**RECIPES[train.recipe]["prune"], **tables.get("prune", {}), **prune_flags}
+    own = {"score": score_of(train.method), **RECIPES[train.recipe]["prune"]}
+    prune = {**own, **tables.get("prune", {}), **prune_flags}
     PruneConfig.from_dict({"separator_id": 0, **prune})  # checks the rest; the real id comes with the tokenizer
     return train, prune

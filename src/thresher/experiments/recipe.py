@@ -26,7 +26,14 @@ def keys(config: dict[str, Any]) -> list[Key]:
     """The default has several targets; a price, lambda, has none. Neighbours are of different tasks: rows of one task
     wait for the same dense model."""
     return [
-        {"task": task, "model": model, "method": "learned", "variant": variant, "target": target, "seed": seed}
+        {
+            "task": task,
+            "model": model,
+            "method": config["variants"][variant].get("method", "learned"),
+            "variant": variant,
+            "target": target,
+            "seed": seed,
+        }
         for seed in config["seeds"]
         for model in config["models"]
         for variant in config["variants"]

@@ -18,8 +18,8 @@ __all__ = ["KEY", "check", "keys", "measure", "publish"]
 
 KEY = ("task", "model", "method", "target", "seed")
 COLOURS = {
-    "profile": "#d1495b",
-    "learned": "#e39aa4",
+    "learned": "#d1495b",
+    "soft": "#e39aa4",
     "manual": "#edae49",
     "spatten": "#1f5fa8",
     "lat": "#66a182",
@@ -31,14 +31,14 @@ CONTROL = "dense"  # trained on without pruning: one point, at full cost
 
 
 def keys(config: dict[str, Any]) -> list[Key]:
-    """The control has one target; all others have all of them, or their own. Neighbours are of different tasks: rows of one task wait
+    """The control has one target; all others have all of them. Neighbours are of different tasks: rows of one task wait
     for the same dense model."""
     return [
         {"task": task, "model": model, "method": method, "target": target, "seed": seed}
         for seed in config["seeds"]
         for model in config["models"]
         for method in config["compared"]
-        for target in ([1.0] if method == CONTROL else config.get("targets_of", {}).get(method, config["targets"]))
+        for target in ([1.0] if method == CONTROL else config["targets"])
         for task in config["tasks"]
     ]
 
@@ -70,9 +70,9 @@ def at_cost(line: Sequence[tuple[float, float]], cost: float) -> float | None:
     return float(np.interp(cost, costs, scores)) if costs[0] <= cost <= costs[-1] else None
 
 
-def lead(rows: Sequence[Row], task: str, method: str, rival: str) -> list[float]:
-    """Points by which a method leads a rival, at every measured cost of either that both cover."""
-    ours, theirs = points(rows, task, method), points(rows, task, rival)
+def lead(rows: Sequence[Row], task: str, rival: str) -> list[float]:
+    """Points by which learned thresholds lead a rival, at every measured cost of either that both cover."""
+    ours, theirs = points(rows, task, "learned"), points(rows, task, rival)
     if not ours or not theirs:
         return []
     found = []
@@ -84,17 +84,16 @@ def lead(rows: Sequence[Row], task: str, method: str, rival: str) -> list[float]
 
 
 def verdict(rows: Sequence[Row], config: dict[str, Any]) -> str:
-    """Smallest and mean lead of our method at matched cost."""
-    ours = config["ours"]
-    rivals = [method for method in config["compared"] if method not in (ours, CONTROL)]
+    """Smallest and mean lead of learned thresholds at matched cost."""
+    rivals = [method for method in config["compared"] if method not in ("learned", CONTROL)]
     lines = []
     for task, about in config["tasks"].items():
         cells = []
         for rival in rivals:
-            found = lead(rows, task, ours, rival)
+            found = lead(rows, task, rival)
             cells.append(f"{min(found):+.2f} / {mean(found):+.2f}" if found else "")
         lines.append([about["name"], *cells])
-    return markdown_table([f"lead of {ours} at matched cost, least / mean", *rivals], lines)
+    return markdown_table(["lead of learned at matched cost, least / mean", *rivals], lines)
 
 
 def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
@@ -131,7 +130,7 @@ def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path
             line = points(rows, task, method)
             if line and method != CONTROL:
                 costs, scores = zip(*line, strict=True)
-                wide = 2.2 if method == config["ours"] else 1.3
+                wide = 2.2 if method == "learned" else 1.3
                 axes.plot(
                     costs,
                     [100 * s for s in scores],

@@ -65,7 +65,7 @@ def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
         numbers = [f"{100 * row['accuracy']:.2f}", f"{row['relative_flops']:.3f}", f"{per_layer(row):.1f}"]
         lat = _of(rows, row["task"], "lat")
         fewer = ["", ""]
-        if row["method"] == config["ours"] and lat is not None:
+        if row["method"] == "learned" and lat is not None:
             fewer = [f"{100 * (1 - per_layer(row) / per_layer(lat)):.1f}%", about.get("paper", "")]
         lines.append([about["name"], row["method"], *numbers, *fewer])
     return markdown_table(COLUMNS, lines)
@@ -74,12 +74,12 @@ def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
 def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
     """A panel for each task: one line per sample, darker where the text is longer; the mean; LAT's lengths."""
     pyplot = pyplot_in_style()
-    tasks = [task for task in config["tasks"] if _of(rows, task, config["ours"])]
+    tasks = [task for task in config["tasks"] if _of(rows, task, "learned")]
     figure, grid = pyplot.subplots(
         1, max(1, len(tasks)), figsize=(5.6 * max(1, len(tasks)), 4.2), layout="constrained", squeeze=False
     )
     for axes, task in zip(grid.flat, tasks, strict=False):
-        learned = _of(rows, task, config["ours"])
+        learned = _of(rows, task, "learned")
         assert learned is not None  # tasks are those that have it
         _panel(axes, learned, _of(rows, task, "lat"), pyplot.get_cmap("YlGnBu"))
         axes.set_title(config["tasks"][task]["name"], loc="left", fontweight="bold", color=INK)

@@ -111,10 +111,10 @@ class Thresholds(Method):
             Controller(self.run.model, target=self.target, total_steps=steps).update(step, flops)
 
 
-class Learned(Thresholds):
+class Soft(Thresholds):
     """The paper's: a soft stage learns the thresholds together with the weights."""
 
-    name = "learned"
+    name = "soft"
     learns = True
 
     def before_soft_step(self, progress: float) -> None:

@@ -26,7 +26,8 @@ from thresher.models.predict import Batch, Predictions, predict
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
 from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
-from thresher.training.method import Learned, Method, Run
+from thresher.training.learned import Learned
+from thresher.training.method import Method, Run
 from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.progress import Silent

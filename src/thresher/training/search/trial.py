@@ -77,7 +77,7 @@ class ChainTrainer(Trainer):
     def _fix_teacher(self) -> None:
         super()._fix_teacher()
         if self.start is not None:
-            self.model.load_state_dict(self.start)
+            self.model.load_state_dict({**self.model.state_dict(), **self.start})  # the method's own rule is not there
 
     def _predict_teacher(self) -> Tensor:
         if not (self.teacher_folder / STATE).is_dir():
@@ -127,7 +127,7 @@ def first_trial(
     """
     config = replace(setup.train, target_flops=target, lambda_=None, evals_per_stage=EVALUATIONS)
     trainer = _trainer(setup, model, tokenizer, config, target, progress, finetune=finetune)
-    lowest = lowest_flops(trainer.shape, torch.tensor(trainer.train_set.lengths), gates_of(model).thresholds.tolist())
+    lowest = lowest_flops(trainer.shape, torch.tensor(trainer.train_set.lengths), [1.0] * trainer.shape.layers)
     seconds = trainer.fit().seconds
     dense = trainer.dense_weights()
     with replacing_folder(setup.folder / DENSE) as folder:

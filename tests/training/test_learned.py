@@ -9,8 +9,8 @@ from tests.training.tiny import Recorder, gated_model, keyword_task, quick, trai
 from thresher.baselines import method_named
 from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
-from thresher.training import profile
-from thresher.training.profile import ByQuantile, Shapes, falling_shares
+from thresher.training import learned
+from thresher.training.learned import ByQuantile, Shapes, falling_shares
 
 LAYERS = 6
 
@@ -55,11 +55,11 @@ def test_thresholds_move_towards_their_shares() -> None:
 def test_the_race_halves_twice_and_one_shape_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divergences are dictated: the third shape wins, and its thresholds are what the engine gets."""
     model = gated_model(layers=LAYERS)
-    config = quick(method="profile", target_flops=0.6, max_steps=20)
+    config = quick(method="learned", target_flops=0.6, max_steps=20)
     recorder = Recorder()
-    trainer = trainer_for(model, config, method=method_named("profile"), task=keyword_task(), progress=recorder)
+    trainer = trainer_for(model, config, method=method_named("learned"), task=keyword_task(), progress=recorder)
     method = trainer.method
-    assert isinstance(method, profile.Profile)
+    assert isinstance(method, learned.Learned)
     order = iter([0.4, 0.3, 0.1, 0.2, 0.15, 0.25])  # four shapes, then the better two: the third and the fourth
     monkeypatch.setattr(type(method), "_divergence_of", lambda self, index: next(order))
     trainer.fit()

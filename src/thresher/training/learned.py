@@ -125,10 +125,10 @@ class Shapes(Rule):
         self.thresholds[index] = torch.where((shares > 0) & (shares < 1), moved, self.thresholds[index])
 
 
-class Profile(Method):
-    """Thresholds that follow a falling share of tokens, whose shape is chosen on the way."""
+class Learned(Method):
+    """The default: thresholds that follow a falling share of tokens, whose shape is chosen on the way."""
 
-    name = "profile"
+    name = "learned"
     knob = "shares"
     searches = len(WIDTHS)
 
