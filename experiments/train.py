@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-HALF = ["--target-flops", "0.5", "--lr", "5e-5"]
-ABOUT_HALF = ["--target-flops", "0.52", "--lr", "3e-5"]
+HALF = ["--method", "soft", "--target-flops", "0.5", "--lr", "5e-5"]
+ABOUT_HALF = ["--method", "soft", "--target-flops", "0.52", "--lr", "3e-5"]
 
 
 def epochs(finetune: float, soft: float, hard: float, *, batch: int) -> list[str]:
@@ -54,7 +54,7 @@ def record(kind: str, model: str, task: str, seed: int, work: str) -> dict:
     return {
         "task": task,
         "model": model,
-        "method": "learned",
+        "method": "soft",
         "seed": seed,
         "dense": found["dense"]["metrics"],
         "pruned": found["pruned"]["metrics"],

@@ -145,8 +145,9 @@ def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path
         axes.set_xlabel("relative FLOPs")
     for axes in grid[:, 0]:
         axes.set_ylabel("score")
-    handles, names = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper center", ncols=len(names), frameon=False)
+    lines = {name: line for axes in grid.flat for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    named = {method: lines[method] for method in config["compared"] if method in lines}
+    figure.legend(named.values(), named, loc="outside upper center", ncols=max(1, len(named)), frameon=False)
     files = save_figure(figure, folder, "tradeoff")
     pyplot.close(figure)
     return files
