@@ -84,6 +84,7 @@ def test_bad_calls(engine: Engine, tmp_path: Path) -> None:
 def test_describe_says_why(engine: Engine) -> None:
     about = engine.describe()
     assert (about["backend"], about["dtype"], about["why"]) == ("cpu", "fp32", "fp32 was asked for")
+    assert about["score"] == "attention"
 
 
 def test_regression_gives_values() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thresher.config import PruneConfig
 from thresher.core.cost import EncoderShape
-from thresher.core.gates import protected_tokens
+from thresher.core.gates import protected_tokens, threshold_leaving
 from thresher.engine.backends.base import Backend
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.engine.weights import Weights
@@ -59,6 +59,7 @@ class PackedClassifier:
             "backend": self.backend.name,
             "device": self.backend.device,
             "dtype": self.backend.dtype,
+            "score": self.config.score,
             "thresholds": [value if math.isfinite(value) else str(value) for value in self.thresholds],
             "dial": self.dial,
             "layers": self.shape.layers,
@@ -67,9 +68,16 @@ class PackedClassifier:
 
     @torch.inference_mode()
     def logits(
-        self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int] | None] | None = None
+        self,
+        input_ids: Sequence[Sequence[int]],
+        token_types: Sequence[Sequence[int] | None] | None = None,
+        *,
+        shares: Sequence[float] | None = None,
     ) -> Output:
-        """Classify token sequences of any lengths, in one packed batch. Missing token types are zeros."""
+        """Classify token sequences of any lengths, in one packed batch. Missing token types are zeros.
+
+        With `shares`, the thresholds are first set to those that leave these shares of the batch's unprotected tokens.
+        """
         order = sorted(range(len(input_ids)), key=lambda i: -len(input_ids[i]))
         if not order or min(len(ids) for ids in input_ids) == 0:
             raise ModelError("every sequence needs at least one token, and a batch at least one sequence")
@@ -82,29 +90,35 @@ class PackedClassifier:
         if token_types is not None and any(kinds is not None for kinds in token_types):
             kinds = [torch.tensor(token_types[i] or [0] * len(input_ids[i])) for i in order]
             types = torch.cat(kinds).to(self.backend.device)
-        hidden, runs, kept = self._layers(self.backend.embed(runs, types), runs)
+        hidden, runs, kept = self._layers(self.backend.embed(runs, types), runs, shares)
         result = self.backend.head(hidden)
         logits = torch.empty_like(result)
         logits[runs.sequences] = result
         return Output(logits=logits.cpu(), kept=kept.cpu())
 
-    def _layers(self, hidden: Tensor, runs: Ragged) -> tuple[Tensor, Ragged, Tensor]:
+    def _layers(self, hidden: Tensor, runs: Ragged, shares: Sequence[float] | None) -> tuple[Tensor, Ragged, Tensor]:
         """All layers: the first tokens' last states (batch, width), their runs, and kept counts in input order."""
         protected = self._protected(runs)
+        unprotected = int((~protected).sum())
         # Idle rows after the live ones: products then have few different shapes.
         hidden = F.pad(hidden, (0, 0, 0, idle_rows(len(hidden), self.backend.row_step)))
         last = self.shape.layers - 1
         kept = torch.ones(len(runs.sequences), self.shape.layers, dtype=torch.long, device=self.backend.device)
-        for index, threshold in enumerate(self.thresholds):
+        for index in range(self.shape.layers):
             if index == last:
                 first = self._whole_steps(runs.first)
                 context = self.backend.attend_first(index, hidden, runs)
                 context = F.pad(context, (0, 0, 0, len(first) - len(context)))
                 hidden = self.backend.finish(index, context, hidden.index_select(0, first))[: len(runs.first)]
                 break
-            context, scores = self.backend.attend(index, hidden, runs, scored=threshold > 0)
+            scored = shares is not None or self.thresholds[index] > 0
+            context, scores = self.backend.attend(index, hidden, runs, scored=scored)
             if scores is not None:
-                keep = (self._in_scale(scores, runs) > threshold) | protected
+                scores = self._in_scale(scores, runs)
+                if shares is not None:
+                    found = threshold_leaving(shares[index], scores[~protected], of=unprotected)
+                    self.thresholds[index] = max(0.0, found)
+                keep = (scores > self.thresholds[index]) | protected
                 if not bool(keep.all()):
                     runs, rows = runs.compact(keep, longest_first=self.backend.longest_first)
                     protected, rows = protected[rows], self._whole_steps(rows)

@@ -32,12 +32,12 @@ CONTROL = "dense"  # trained on without pruning: one point, at full cost
 
 def keys(config: dict[str, Any]) -> list[Key]:
     """The control has one target; all others have all of them. Neighbours are of different tasks: rows of one task wait
-    for the same dense model."""
+    for the same dense model. LAT trains longest and so goes first."""
     return [
         {"task": task, "model": model, "method": method, "target": target, "seed": seed}
         for seed in config["seeds"]
         for model in config["models"]
-        for method in config["compared"]
+        for method in sorted(config["compared"], key=lambda method: method != "lat")
         for target in ([1.0] if method == CONTROL else config["targets"])
         for task in config["tasks"]
     ]

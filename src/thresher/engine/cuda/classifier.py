@@ -93,6 +93,7 @@ class CudaClassifier:
             "dtype": self.backend.dtype,
             "mode": self.mode,
             "mode_why": self._why(),
+            "score": self.config.score,
             "thresholds": [value if math.isfinite(value) else str(value) for value in self.thresholds],
             "dial": self.dial,
             "layers": self.shape.layers,
