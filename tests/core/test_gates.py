@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from thresher.core.gates import hard_keep, protected_tokens, ramp, soft_gate
+from thresher.core.gates import (
+    falling_shares,
+    hard_keep,
+    protected_tokens,
+    ramp,
+    soft_gate,
+    threshold_leaving,
+)
 
 TIES = (0.0, 0.25, 0.5, 1.0, 1.5)
 
@@ -223,3 +230,22 @@ def test_without_a_rescue_nothing_changes_where_a_token_is_protected() -> None:
     for threshold in (0.0, 0.4, math.inf):
         given = {"alive": alive, "protected": protected}
         assert torch.equal(hard_keep(scores, threshold, **given, rescue=False), hard_keep(scores, threshold, **given))
+
+
+def test_shares_by_hand() -> None:
+    assert falling_shares(3.0, 2.0, layers=6) == [1.0, 1.0, 0.5, 0.0, 0.0, 0.0]
+    assert falling_shares(3.5, 1.0, layers=6) == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    assert falling_shares(2.5, 5.0, layers=6) == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0, 0.0])
+    assert falling_shares(99.0, 4.0, layers=3) == [1.0, 1.0, 0.0], "the last layer keeps protected tokens only"
+    assert falling_shares(2.5, 5.0, layers=5)[3] == pytest.approx(0.2)
+    assert falling_shares(2.549, 5.1, layers=7)[4:] == [0.0, 0.0, 0.0], "less than 2% is nothing"
+
+
+def test_a_threshold_leaves_a_share() -> None:
+    """Three of four tokens are left, and a share of the four that there were is asked for."""
+    scores = torch.tensor([0.5, 2.0, 1.0])
+    found = threshold_leaving(0.25, scores, of=4)
+    assert (scores > found).tolist() == [False, True, False]
+    assert threshold_leaving(0.0, scores, of=4) == math.inf
+    assert threshold_leaving(0.75, scores, of=4) == threshold_leaving(1.0, scores, of=4) == -1.0
+    assert threshold_leaving(0.0, scores[:0], of=4) == math.inf

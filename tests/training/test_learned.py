@@ -10,18 +10,9 @@ from thresher.baselines import method_named
 from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
 from thresher.training import learned
-from thresher.training.learned import ByQuantile, Shapes, falling_shares
+from thresher.training.learned import ByQuantile, Shapes
 
 LAYERS = 6
-
-
-def test_shares_by_hand() -> None:
-    assert falling_shares(3.0, 2.0, layers=6) == [1.0, 1.0, 0.5, 0.0, 0.0, 0.0]
-    assert falling_shares(3.5, 1.0, layers=6) == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
-    assert falling_shares(2.5, 5.0, layers=6) == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0, 0.0])
-    assert falling_shares(99.0, 4.0, layers=3) == [1.0, 1.0, 0.0], "the last layer keeps protected tokens only"
-    assert falling_shares(2.5, 5.0, layers=5)[3] == pytest.approx(0.2)
-    assert falling_shares(2.549, 5.1, layers=7)[4:] == [0.0, 0.0, 0.0], "less than 2% is nothing"
 
 
 def test_the_threshold_leaves_the_share() -> None:

@@ -50,6 +50,7 @@ def calibrate(
     from rich.progress import Progress
 
     from thresher.cli.output import console, print_json, quiet_libraries
+    from thresher.config import PruneConfig
     from thresher.engine.engine import Engine
     from thresher.engine.packed import PackedClassifier
     from thresher.evaluation.training_free import Goal, Sample, check_reachable, fit
@@ -72,7 +73,7 @@ def calibrate(
     network, tokenizer = _load_classifier(model, named)
     fit_texts, judge_texts = (_encode(network, tokenizer, part, max_length) for part in (fitting, judging))
     check_reachable(encoder_shape(network), [len(ids) for ids, _ in fit_texts], goal)
-    prune_(network)  # the default: scale-free scores, [CLS] protected, only the first token after the last layer
+    prune_(network, PruneConfig(score="value"))
     engine = Engine.from_model(network, tokenizer, device="cpu")
     packed = engine.packed
     assert isinstance(packed, PackedClassifier)  # what the CPU gives
@@ -82,9 +83,8 @@ def calibrate(
     with Progress(console=screen, transient=True) as bars:
         bar = bars.add_task("trying thresholds", total=None)
         sample = Sample(packed, fit_texts, on_trial=lambda: bars.advance(bar))
-        fitted, one = fit(sample, goal)
-        others = Sample(packed, judge_texts, on_trial=lambda: None)
-        judged, ramp = others.judge(fitted.thresholds), others.judge(one.thresholds)
+        fitted = fit(sample, goal)
+        judged = Sample(packed, judge_texts, on_trial=lambda: None).judge(fitted.thresholds)
     gates_of(network).set_thresholds(fitted.thresholds)
     block: dict[str, Any] = {
         "goal": asdict(goal),
@@ -92,7 +92,6 @@ def calibrate(
         "dtype": packed.backend.dtype,
         "fit": {"agreement": fitted.agreement, "relative_flops": fitted.relative_flops},
         "expected": asdict(judged),
-        "one_multiplier": asdict(ramp),
     }
     about = {
         **({} if named is None else {"task": named.describe()}),
@@ -102,7 +101,7 @@ def calibrate(
         "provenance": provenance(device="cpu", seed=None),
     }
     save(network, tokenizer, out, about=about)
-    screen.print(_table(judged, ramp))
+    screen.print(_table(judged))
     screen.print(escape(_verdict(judged, goal)))
     screen.print(escape(f"no weight was changed; saved {out}; measure its speed here: thresher bench {out}"))
     if as_json:
@@ -185,20 +184,17 @@ def _source(texts: Path | None, named: "Task | None") -> str:
     return f"rows of {named.spec.name}, labels unread"
 
 
-def _table(judged: "Judged", ramp: "Judged") -> "Table":
+def _table(judged: "Judged") -> "Table":
     from rich.table import Table
 
     from thresher.cli.output import percent
 
-    table = Table(title=f"on {judged.agreement.texts} texts that had no part in the fit", title_justify="left")
-    table.add_column("thresholds")
+    found = judged.agreement
+    table = Table(title=f"on {found.texts} texts that had no part in the fit", title_justify="left")
     for name in ("agreement", "95% interval", "relative FLOPs", "in the engine"):
         table.add_column(name, justify="right")
-    for name, row in (("fitted", judged), ("one multiplier", ramp)):
-        found = row.agreement
-        span = f"{percent(found.low)} to {percent(found.high)}"
-        cost = (percent(row.relative_flops), percent(row.engine_relative_flops))
-        table.add_row(name, percent(found.value), span, *cost)
+    span = f"{percent(found.low)} to {percent(found.high)}"
+    table.add_row(percent(found.value), span, percent(judged.relative_flops), percent(judged.engine_relative_flops))
     return table
 
 

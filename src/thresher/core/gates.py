@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+AT_LEAST = 0.02  # a smaller share of the tokens means that only protected ones stay
+
 
 def hard_keep(
     scores: Tensor, threshold: Tensor | float, *, alive: Tensor, protected: Tensor, rescue: bool = True
@@ -51,6 +53,24 @@ def ramp(kind: str, *, layers: int, final: float, collapse_last: bool) -> list[f
     if collapse_last:
         thresholds[-1] = math.inf
     return thresholds
+
+
+def falling_shares(centre: float, width: float, *, layers: int) -> list[float]:
+    """The share that each layer leaves: 1 before the fall around `centre`, 0 after it, and 0 in the last layer, whose
+    tokens nobody reads."""
+    shares = [min(1.0, max(0.0, (centre - layer) / width + 0.5)) for layer in range(1, layers + 1)]
+    return [*(share if share >= AT_LEAST else 0.0 for share in shares[:-1]), 0.0]
+
+
+def threshold_leaving(share: float, scores: Tensor, *, of: int) -> float:
+    """The threshold that leaves a share `of` so many tokens: infinite for none, -1 if no more than these are left.
+
+    scores: (tokens,) of those that are left.
+    """
+    if share == 0:
+        return math.inf
+    wanted = share * of
+    return -1.0 if wanted >= len(scores) else float(torch.quantile(scores.float(), 1 - wanted / len(scores)))
 
 
 def protected_tokens(

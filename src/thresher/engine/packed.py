@@ -99,7 +99,7 @@ class PackedClassifier:
     def _layers(self, hidden: Tensor, runs: Ragged, shares: Sequence[float] | None) -> tuple[Tensor, Ragged, Tensor]:
         """All layers: the first tokens' last states (batch, width), their runs, and kept counts in input order."""
         protected = self._protected(runs)
-        unprotected = int((~protected).sum())
+        unprotected = 0 if shares is None else int((~protected).sum())
         # Idle rows after the live ones: products then have few different shapes.
         hidden = F.pad(hidden, (0, 0, 0, idle_rows(len(hidden), self.backend.row_step)))
         last = self.shape.layers - 1

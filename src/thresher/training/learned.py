@@ -5,14 +5,13 @@ from "everything at once" to "a little in every layer". Several shapes share the
 stay nearest to the dense model's gets the rest.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from thresher.core.gates import hard_keep, limit_of
+from thresher.core.gates import falling_shares, hard_keep, limit_of, threshold_leaving
 from thresher.models.gating import Gates, Trace
 from thresher.models.rules import Rule
 from thresher.training.budget import check_reachable
@@ -21,15 +20,7 @@ from thresher.training.method import Method
 WIDTHS = (1.0, 3.0, 5.0, 8.0)  # layers of a 12-layer model over which the shares fall; scaled to others
 ROUNDS = (0.15, 0.3)  # of the steps, after which the worse half of the shapes goes
 GAIN = 0.1  # of a threshold's logarithm, for the error of its layer's share
-AT_LEAST = 0.02  # a smaller share means that only protected tokens stay
 REST = 0.9  # of the steps, after which thresholds stay as they are, so that the weights settle
-
-
-def falling_shares(centre: float, width: float, *, layers: int) -> list[float]:
-    """The share that each layer leaves: 1 before the fall around `centre`, 0 after it, and 0 in the last layer, whose
-    tokens nobody reads."""
-    shares = [min(1.0, max(0.0, (centre - layer) / width + 0.5)) for layer in range(1, layers + 1)]
-    return [*(share if share >= AT_LEAST else 0.0 for share in shares[:-1]), 0.0]
 
 
 class ByQuantile(Rule):
@@ -44,7 +35,8 @@ class ByQuantile(Rule):
 
     def keep(self, layer: int, scores: Tensor, trace: Trace) -> Tensor:
         alive, protected = trace.alive[-1], trace.protected
-        threshold = self._threshold(self.shares[layer], scores, alive & ~protected, trace.alive[0] & ~protected)
+        at_first = int((trace.alive[0] & ~protected).sum())
+        threshold = threshold_leaving(self.shares[layer], scores[alive & ~protected], of=at_first)
         self._seen[layer].append((threshold, int(alive.sum())))
         return hard_keep(scores, threshold, alive=alive, protected=protected)
 
@@ -58,16 +50,6 @@ class ByQuantile(Rule):
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "shares": list(self.shares)}
-
-    @staticmethod
-    def _threshold(share: float, scores: Tensor, free: Tensor, at_first: Tensor) -> float:
-        """free, at_first: the unprotected tokens that are left, and that there were."""
-        wanted, left = share * int(at_first.sum()), int(free.sum())
-        if share == 0.0:
-            return math.inf
-        if wanted >= left:
-            return -1.0
-        return float(torch.quantile(scores[free].float(), 1 - wanted / left))
 
 
 class Fall:
