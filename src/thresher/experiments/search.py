@@ -10,7 +10,7 @@ from thresher.experiments.experiment import Key, Row, Setting
 from thresher.experiments.publish import write_between_marks
 from thresher.experiments.search_page import draw, tables, verdict
 from thresher.experiments.table1 import check
-from thresher.experiments.trained import dense_model, ensured, row_of, settings_of, shown, trained_run
+from thresher.experiments.trained import dense_model, ensured, kept_score, row_of, settings_of, shown, trained_run
 
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
 
@@ -83,7 +83,7 @@ def search_row(manifest: dict[str, Any], report: dict[str, Any], *, limit: float
 def sweep_row(manifest: dict[str, Any], before: dict[str, Any]) -> Row:
     """A run of the sweep on validation rows and on selection rows; `before` describes its dense model's run."""
     found, recipe = row_of(manifest), manifest["recipe"]
-    dense, pruned = _kept_score(before["history"], "finetune"), _kept_score(manifest["history"], "hard", recipe)
+    dense, pruned = kept_score(before["history"], "finetune"), found["selection_score"]
     return {
         **found,
         "drop": found["dense"] - found["pruned"],
@@ -114,15 +114,6 @@ def _swept(key: Key, setting: Setting, dense: Path) -> Row | None:
     row = sweep_row(_read(out / "thresher.json"), _read(dense.parent / "thresher.json"))
     shutil.rmtree(out)
     return {**row, "command": shown(own, setting.config)}
-
-
-def _kept_score(history: Sequence[dict[str, Any]], stage: str, recipe: dict[str, Any] | None = None) -> float | None:
-    """The selection score of the checkpoint that a stage keeps: the best, and rather one within the FLOPs target."""
-    from thresher.training.budget import SLACK
-
-    most = float("inf") if recipe is None else recipe["target_flops"] + SLACK
-    seen = [(row.get("relative_flops", 0.0) <= most, row["score"]) for row in history if row["stage"] == stage]
-    return max(seen)[1] if seen else None
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -91,16 +91,21 @@ def row_of(manifest: dict[str, Any]) -> Row:
         "gflops_pruned": found["pruned"]["gflops"],
         "relative_flops": found["pruned"]["relative_flops"],
         "kept_per_layer": found["pruned"]["kept_per_layer"],
-        "selection": chosen_score(manifest.get("history", [])),
+        "selection_score": kept_score(manifest.get("history", []), "hard", manifest.get("recipe")),
         "train_seconds": manifest["seconds"],
         "device": where["device"],
         "versions": where["versions"],
     }
 
 
-def chosen_score(history: Sequence[Row]) -> float | None:
-    """The selection rows' score of the checkpoint that was chosen: the best of the hard stage."""
-    return max((row["score"] for row in history if row["stage"] == "hard"), default=None)
+def kept_score(history: Sequence[Row], stage: str, recipe: dict[str, Any] | None = None) -> float | None:
+    """The selection score of the checkpoint that a stage keeps: the best, and rather one within the FLOPs target."""
+    from thresher.training.budget import SLACK
+
+    target = None if recipe is None else recipe.get("target_flops")
+    most = float("inf") if target is None else target + SLACK
+    seen = [(row.get("relative_flops", 0.0) <= most, row["score"]) for row in history if row["stage"] == stage]
+    return max(seen)[1] if seen else None
 
 
 def shown(key: Key, config: dict[str, Any]) -> str:
