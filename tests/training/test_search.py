@@ -1,7 +1,10 @@
 """A whole search on a tiny model: the chain, the answer, interruption, hopeless trials, time, processes."""
 
 import os
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -222,6 +225,35 @@ def test_two_processes_share_the_trials(tmp_path: Path) -> None:
     trained = {point["target"] for point in found.report["points"]}
     assert len(trained) + len(found.report["given_up"]) == 4
     assert sorted(states(tmp_path / "run")) == ["COMPLETE"] * len(trained) + ["PRUNED"] * (4 - len(trained))
+
+
+class Backwards(Executor):
+    """Two places; the work that came last is done first, when it is waited for."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        self._waiting.append((Future(), lambda: work(*args, **options)))
+        return self._waiting[-1][0]
+
+    def wait(self, running: Any, return_when: str) -> Any:
+        future, work = self._waiting.pop()
+        future.set_result(work())
+        return SimpleNamespace(done={future})
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_trials_that_end_out_of_order_are_not_taken_for_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backwards = Backwards()
+    monkeypatch.setattr(search_module, "executor_of", lambda workers: backwards)
+    monkeypatch.setattr(search_module, "wait", backwards.wait)
+    found = run(tmp_path / "run", workers=2, max_trials=4)
+    targets = [trial.params["target"] for trial in open_study(tmp_path / "run").get_trials()]
+    assert len(targets) == len(set(targets)) == 4
+    assert {point["target"] for point in found.report["points"]} | set(found.report["given_up"]) == set(targets)
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

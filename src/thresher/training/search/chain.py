@@ -7,14 +7,12 @@ selection rows with noise considered (`choice`); every trial is on disk as soon 
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from thresher.config import SearchConfig, TrainConfig
@@ -32,19 +30,22 @@ from thresher.training.search.store import (
     open_study,
     record,
     requeue_killed,
+    tell,
     waiting,
 )
 from thresher.training.search.table import Table, hopeless_score, measured, report
 from thresher.training.search.trial import (
     DENSE,
+    HOPELESS,
+    Ended,
     OutOfTime,
     Point,
     Setup,
     Watch,
     baseline,
     first_trial,
-    next_trial,
     points_of,
+    run_trial,
     weights_of,
 )
 from thresher.training.search.workers import executor_of
@@ -121,7 +122,7 @@ def _first(
     progress: Callable[[], Silent],
 ) -> None:
     progress().note(f"trial 1: the whole recipe at {100 * start:.0f}% of the FLOPs, from the dense model")
-    watch = Watch(progress(), lambda count, score: None, setup.deadline)
+    watch = Watch(progress(), setup.deadline)
     try:
         found = first_trial(setup, model, tokenizer, target=start, finetune=finetune, progress=watch)
     except OutOfTime as error:
@@ -136,67 +137,36 @@ def _chain(setup: Setup, study: Any, settings: SearchConfig, progress: Callable[
     """Train trials until another would tell nothing new, or trials or time run out."""
     if requeue_killed(study):
         progress().note("resuming: the interrupted trial goes on")
-    left_over = deque(waiting(study))
     lowest = baseline(setup)[1]["lowest"]
-    running: dict[Future[Any], float] = {}
+    running: dict[Future[Ended], Any] = {}
     with executor_of(settings.workers) as executor:
         while True:
             while len(running) < settings.workers and not _time_over(setup):
                 table = measured(setup, settings)
-                target = (
-                    left_over.popleft()
-                    if left_over
-                    else _enqueue(study, table, settings, pending=list(running.values()), lowest=lowest)
-                )
-                if target is None:
+                pending = [trial.params["target"] for trial in running.values()]
+                if not waiting(study) and not _enqueue(study, table, settings, pending=pending, lowest=lowest):
                     break
+                trial = study.ask()
+                target, start = trial.suggest_float("target", 0.0, 1.0), trial.user_attrs["start"]
                 hopeless = hopeless_score(setup, settings, table)
                 shown = progress() if settings.workers == 1 else None  # a worker has no screen
-                running[executor.submit(run_next, setup, hopeless, shown, settings.workers)] = target
+                running[executor.submit(run_trial, setup, target, start, hopeless, shown)] = trial
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                running.pop(future)
-                _show(measured(setup, settings), settings, future.result(), progress())
+                trial, ended = running.pop(future), future.result()
+                tell(study, trial, cost=ended.cost, hopeless=ended.given_up == HOPELESS)
+                head = f"trial {trial.number + 1} from {trial.user_attrs['start']:.3f}"
+                said = {"head": head, "target": trial.params["target"], "given_up": ended.given_up}
+                _show(measured(setup, settings), settings, said, progress())
 
 
-def run_next(setup: Setup, hopeless: float, shown: Silent | None, workers: int) -> dict[str, Any]:
-    """Take the next trial from the queue, in this process or a worker's, and train it."""
-    import optuna
-
-    if workers > 1:  # the cores are shared
-        torch.set_num_threads(max(1, torch.get_num_threads() // workers))
-    study = open_study(setup.folder, hopeless=hopeless)
-    trial = study.ask()
-    target, start = trial.suggest_float("target", 0.0, 1.0), float(trial.user_attrs["start"])
-
-    def on_score(count: int, score: float) -> None:
-        trial.report(score, count)
-        if trial.should_prune():
-            raise optuna.TrialPruned
-
-    head = f"trial {trial.number + 1} from {start:.3f}"
-    said: dict[str, Any] = {"head": head, "target": target, "given_up": None}
-    try:
-        points = points_of(setup, target) or next_trial(
-            setup, target=target, start=start, progress=shown or Silent(), on_score=on_score
-        )
-    except optuna.TrialPruned:
-        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-        return {**said, "given_up": "hopeless"}
-    except OutOfTime:
-        study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        return {**said, "given_up": "time is up"}
-    study.tell(trial, points[0].relative_flops)
-    return said
-
-
-def _enqueue(study: Any, table: Table, settings: SearchConfig, *, pending: list[float], lowest: float) -> float | None:
-    """Queue the next trial and return its target; None when there is nothing more to try."""
+def _enqueue(study: Any, table: Table, settings: SearchConfig, *, pending: list[float], lowest: float) -> bool:
+    """Queue the next trial; False when there is nothing more to try."""
     trained = [point.target for point in table.points if point.trained]
     lost = given_up(study)
     if len(trained) + len(lost) + len(pending) >= settings.max_trials:
-        return None
+        return False
     tried = [Tried(target, good=False) for target in lost]
     for point, drop in zip(table.points, table.expected, strict=True):
         good = bool(drop <= settings.max_drop)
@@ -209,7 +179,7 @@ def _enqueue(study: Any, table: Table, settings: SearchConfig, *, pending: list[
     if target is not None:
         start = start_for(target, trained)
         study.enqueue_trial({"target": target}, user_attrs={"start": start})
-    return target
+    return target is not None
 
 
 def _time_over(setup: Setup) -> bool:

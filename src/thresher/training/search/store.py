@@ -1,4 +1,4 @@
-"""The search's memory: an optuna study in one journal file, written by every process and read again after a kill."""
+"""The search's memory: an optuna study in one journal file, read again after a kill."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from thresher.training.search.trial import Setup
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.trial import FrozenTrial
+    from optuna.trial import FrozenTrial, Trial
 
 JOURNAL = "study.journal"
 NAME = "thresher"
@@ -31,18 +31,17 @@ def check_installed() -> None:
             raise ConfigError(f'a search needs the package {name}; run: pip install "thresher[search]"')
 
 
-def open_study(folder: Path, *, hopeless: float | None = None) -> "Study":
-    """The study in `folder`, made if need be; trials whose score falls below `hopeless` are to be given up."""
+def open_study(folder: Path) -> "Study":
+    """The study in `folder`, made if need be."""
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     folder.mkdir(parents=True, exist_ok=True)
-    pruner = optuna.pruners.NopPruner() if hopeless is None else optuna.pruners.ThresholdPruner(lower=hopeless)
     try:
         storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
-        return optuna.create_study(storage=storage, study_name=NAME, pruner=pruner, load_if_exists=True)
+        return optuna.create_study(storage=storage, study_name=NAME, load_if_exists=True)
     except ValueError as error:
         raise RunError(f"{folder / JOURNAL} is damaged ({error}); start anew with --overwrite") from error
 
@@ -54,6 +53,16 @@ def record(study: "Study", *, target: float, cost: float) -> None:
 
     known = create_trial(params={"target": target}, distributions={"target": FloatDistribution(0.0, 1.0)}, value=cost)
     study.add_trial(known)
+
+
+def tell(study: "Study", trial: "Trial", *, cost: float | None, hopeless: bool) -> None:
+    """Enter how a trial of the queue ended; one that time cut off has neither cost nor verdict."""
+    from optuna.trial import TrialState
+
+    if cost is not None:
+        study.tell(trial, cost)
+    else:
+        study.tell(trial, state=TrialState.PRUNED if hopeless else TrialState.FAIL)
 
 
 def identity_of(setup: Setup, settings: SearchConfig, model: Any, *, finetune: bool) -> dict[str, Any]:

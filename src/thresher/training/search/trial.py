@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -31,8 +30,15 @@ EVALUATIONS = 2  # a trial keeps its best evaluation; the more there are, the mo
 DENSE = "dense"
 
 
+HOPELESS = "hopeless"
+
+
 class OutOfTime(Exception):
     """The search's minutes are over in the middle of a trial."""
+
+
+class Hopeless(Exception):
+    """A trial's quality is so low that the rest of its steps cannot bring it within the limit."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,14 @@ class Point:
         return self.factor == 1.0
 
 
+@dataclass(frozen=True)
+class Ended:
+    """How a trial ended: at some relative cost, or given up for a reason."""
+
+    cost: float | None = None
+    given_up: str | None = None
+
+
 class ChainTrainer(Trainer):
     """Starts from another trial's weights, but learns from the dense model, whose predictions it keeps on disk."""
 
@@ -86,11 +100,11 @@ class ChainTrainer(Trainer):
 
 
 class Watch(Silent):
-    """Shows a trial's progress elsewhere, hands on its scores in the hard stage, and stops it when time is up."""
+    """Shows a trial's progress elsewhere; stops it when time is up, or when the hard stage scores below `hopeless`."""
 
-    def __init__(self, shown: Silent, on_score: Callable[[int, float], None], deadline: float | None) -> None:
-        self._shown, self._on_score, self._deadline = shown, on_score, deadline
-        self._stage, self._scores = "", 0
+    def __init__(self, shown: Silent, deadline: float | None, *, hopeless: float | None = None) -> None:
+        self._shown, self._deadline, self._hopeless = shown, deadline, hopeless
+        self._stage = ""
 
     def begin(self, name: str, *, total: int, done: int = 0) -> None:
         self._stage = name
@@ -99,9 +113,9 @@ class Watch(Silent):
     def step(self, **numbers: float | None) -> None:
         self._shown.step(**numbers)
         score = numbers.get("metric")
-        if self._stage == "hard" and score is not None:
-            self._scores += 1
-            self._on_score(self._scores, score)
+        if self._stage == "hard" and score is not None and self._hopeless is not None:
+            if not score >= self._hopeless:  # nor is a score that is not a number any good
+                raise Hopeless
         if self._deadline is not None and time.time() > self._deadline:
             raise OutOfTime
 
@@ -144,9 +158,19 @@ def first_trial(
     return _measure(setup, trainer, target=target, start=None, seconds=seconds)
 
 
-def next_trial(
-    setup: Setup, *, target: float, start: float, progress: Silent, on_score: Callable[[int, float], None]
-) -> list[Point]:
+def run_trial(setup: Setup, target: float, start: float, hopeless: float, shown: Silent | None) -> Ended:
+    """Train one trial, in this process or a worker's; one that had ended before the search was killed is not redone."""
+    watch = Watch(shown or Silent(), setup.deadline, hopeless=hopeless)
+    try:
+        points = points_of(setup, target) or next_trial(setup, target=target, start=start, progress=watch)
+    except Hopeless:
+        return Ended(given_up=HOPELESS)
+    except OutOfTime:
+        return Ended(given_up="time is up")
+    return Ended(cost=points[0].relative_flops)
+
+
+def next_trial(setup: Setup, *, target: float, start: float, progress: Silent) -> list[Point]:
     """A short hard stage at another target, from the weights and thresholds of the trial at `start`."""
     model, tokenizer = load_dense(setup.folder / DENSE, whole=True)
     prune_(model, setup.prune)
@@ -158,7 +182,7 @@ def next_trial(
         hard_epochs=setup.train.hard_epochs * setup.share,
         evals_per_stage=EVALUATIONS,
     )
-    trainer = _trainer(setup, model, tokenizer, config, target, Watch(progress, on_score, setup.deadline))
+    trainer = _trainer(setup, model, tokenizer, config, target, progress)
     trainer.start = weights_of(setup, start)
     return _measure(setup, trainer, target=target, start=start, seconds=trainer.fit().seconds)
 

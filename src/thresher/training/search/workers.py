@@ -5,6 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from typing import Any
 
+import torch
+
 
 class Inline(Executor):
     """Runs what it is given at once, in this process."""
@@ -18,4 +20,6 @@ class Inline(Executor):
 def executor_of(workers: int) -> Executor:
     if workers == 1:
         return Inline()
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    threads = max(1, torch.get_num_threads() // workers)  # the cores are shared
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(threads,))
