@@ -78,6 +78,13 @@ def test_bad_calls(call: str, says: str, code: int, places: dict[str, Path]) -> 
     assert not (places["folder"] / "lengths" / RECORDS).exists()
 
 
+def test_rows_that_fail_are_named_and_end_in_an_error(places: dict[str, Path]) -> None:
+    (places["data"] / "sst2" / "train.jsonl").write_text("no rows here\n", encoding="utf-8")
+    done = tiny.thresher(CALL, **places)
+    assert done.code == 1 and ": failed. " in done.out and "train.jsonl" in done.out
+    assert "1 of 1 rows that are left failed" in done.err and len(done.err.splitlines()) == 1
+
+
 def test_an_interruption_says_how_to_go_on(places: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt

@@ -10,18 +10,18 @@ import pytest
 
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.experiments.experiment import EXPERIMENTS, Key, Row, Setting, experiment_named
-from thresher.experiments.runner import RECORDS, in_order, read_config, read_records, run
+from thresher.experiments.runner import RECORDS, Progress, in_order, read_config, read_records, run
 
 COMMAND = "thresher reproduce squares --models models --data data"
 
 
 class Squares:
-    """Measures squares; `dies_at` interrupts it there, `cut_at` runs out of time there."""
+    """Measures squares; `dies_at` interrupts it there, `cut_at` runs out of time there, `fails_at` gives an error."""
 
     KEY = ("number", "seed")
 
-    def __init__(self, *, dies_at: int | None = None, cut_at: int | None = None) -> None:
-        self.dies_at, self.cut_at = dies_at, cut_at
+    def __init__(self, *, dies_at: int | None = None, cut_at: int | None = None, fails_at: int | None = None) -> None:
+        self.dies_at, self.cut_at, self.fails_at = dies_at, cut_at, fails_at
         self.measured: list[int] = []
         self.checked = 0
 
@@ -34,6 +34,8 @@ class Squares:
     def measure(self, key: Key, setting: Setting) -> Row | None:
         if key["number"] == self.dies_at:
             raise KeyboardInterrupt
+        if key["number"] == self.fails_at:
+            raise RunError("the row's own words")
         if key["number"] == self.cut_at:
             return None
         self.measured.append(key["number"])
@@ -57,6 +59,22 @@ def test_an_interrupted_experiment_goes_on(tmp_path: Path) -> None:
     done = Squares()
     assert run(done, tmp_path, NUMBERS, command=COMMAND).measured == 0
     assert done.measured == [] and done.checked == 0  # nothing to do needs nothing
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_row_that_fails_does_not_stop_the_others(tmp_path: Path, parallel: int) -> None:
+    said: list[tuple[int, str]] = []
+    progress = run(
+        Squares(fails_at=3),
+        tmp_path,
+        NUMBERS,
+        command=COMMAND,
+        parallel=parallel,
+        on_failure=lambda key, error: said.append((key["number"], str(error))),
+    )
+    assert progress == Progress(measured=2, recorded=2, left=1, failed=1)
+    assert said == [(3, "the row's own words")]
+    assert run(Squares(), tmp_path, NUMBERS, command=COMMAND) == Progress(measured=1, recorded=3, left=0)
 
 
 def test_a_row_cut_off_by_the_deadline_comes_again(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def reproduce(
     from rich.markup import escape
 
     from thresher.cli.output import quiet_libraries
-    from thresher.experiments.experiment import Setting, experiment_named
+    from thresher.experiments.experiment import Key, Setting, experiment_named
     from thresher.experiments.runner import RECORDS, in_order, read_config, read_records, run
 
     if not minutes > 0 or parallel < 1:
@@ -37,8 +37,12 @@ def reproduce(
     place = folder / name
     config = read_config(place)
     screen = Console(highlight=False)
+
+    def named(key: Key) -> str:
+        return " ".join(map(str, key.values()))
+
     quiet_libraries()
-    left = 0
+    left = failed = 0
     if not draw:
         end = time.monotonic() + 60 * minutes
         try:
@@ -48,16 +52,19 @@ def reproduce(
                 Setting(config, models=models, data=data, work=work, deadline=end),
                 command=f"thresher reproduce {name} --models models --data data",  # this machine's folders say nothing
                 parallel=parallel,
-                on_row=lambda key, row: screen.print(escape(f"{' '.join(map(str, key.values()))}: {row['seconds']} s")),
+                on_row=lambda key, row: screen.print(escape(f"{named(key)}: {row['seconds']} s")),
+                on_failure=lambda key, error: screen.print(escape(f"{named(key)}: failed. {error}"), soft_wrap=True),
             )
         except KeyboardInterrupt as stop:
             raise RunError(f"interrupted; {place / RECORDS} has what was measured, and the same call goes on") from stop
-        left = progress.left
+        left, failed = progress.left, progress.failed
         screen.print(f"{progress.measured} rows measured, {progress.recorded} recorded, {left} left")
     rows = in_order(read_records(place / RECORDS), experiment, config)
-    if not rows:
+    if not rows and not failed:
         raise ConfigError(f"{place / RECORDS} has no rows yet; measure some first, without --draw")
-    for file in experiment.publish(rows, place, config):
+    for file in experiment.publish(rows, place, config) if rows else []:
         screen.print(escape(f"written {file}"))
+    if failed:
+        raise RunError(f"{failed} of {left} rows that are left failed, as said above; the same call tries them again")
     if left:
         screen.print("the same command goes on from here")

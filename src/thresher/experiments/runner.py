@@ -11,21 +11,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from thresher.errors import ConfigError, DataError, RunError
+from thresher.errors import ConfigError, DataError, RunError, ThresherError
 from thresher.experiments.experiment import Experiment, Key, Row, Setting
 from thresher.records import provenance, write_text
 
 RECORDS, CONFIG = "records.jsonl", "config.toml"
 MOST_ROWS = 256
+Measured = Row | ThresherError | None  # a row, why there is none, or nothing where the deadline came first
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Rows measured by this call, rows in the file, and rows still to do."""
+    """Rows measured by this call, rows in the file, rows still to do, and those of them that failed."""
 
     measured: int
     recorded: int
     left: int
+    failed: int = 0
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -47,9 +49,10 @@ def run(
     device: str = "cpu",
     parallel: int = 1,
     on_row: Callable[[Key, Row], None] = lambda key, row: None,
+    on_failure: Callable[[Key, ThresherError], None] = lambda key, error: None,
 ) -> Progress:
-    """Measure the missing rows until the deadline, `parallel` at a time. `command` is what the records name as their
-    origin, unless a row names its own.
+    """Measure the missing rows until the deadline, `parallel` at a time; one that fails does not stop the others.
+    `command` is what the records name as their origin, unless a row names its own.
     """
     file = folder / RECORDS
     done = {_key(row, experiment) for row in read_records(file)}
@@ -59,26 +62,32 @@ def run(
     setting = replace(setting, places=threading.Semaphore(parallel))
     about = provenance(device=device, seed=None) | {"command": command}
 
-    def measure(key: Key) -> Row | None:
+    def measure(key: Key) -> Measured:
         if time.monotonic() >= setting.deadline:
             return None
         began = time.monotonic()
-        found = experiment.measure(key, setting)
+        try:
+            found = experiment.measure(key, setting)
+        except ThresherError as error:
+            return error
         if found is None:
             return None
         seconds = round(time.monotonic() - began, 1)
         return {**about, "seed": key.get("seed"), **key, "seconds": seconds, **found}
 
-    measured = 0
+    measured = failed = 0
     for key, row in _each(measure, missing, parallel):
-        if row is not None:
+        if isinstance(row, ThresherError):
+            failed += 1
+            on_failure(key, row)
+        elif row is not None:
             append_record(file, row)
             measured += 1
             on_row(key, row)
-    return Progress(measured, len(done) + measured, len(missing) - measured)
+    return Progress(measured, len(done) + measured, len(missing) - measured, failed)
 
 
-def _each(measure: Callable[[Key], Row | None], keys: Sequence[Key], parallel: int) -> Iterator[tuple[Key, Row | None]]:
+def _each(measure: Callable[[Key], Measured], keys: Sequence[Key], parallel: int) -> Iterator[tuple[Key, Measured]]:
     """Rows as they come. One at a time needs no thread, and an interruption then ends the work at once."""
     if parallel == 1:
         for key in keys:
