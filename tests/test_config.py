@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thresher.config import (
+    METHODS,
     RECIPES,
     PruneConfig,
     Settings,
     TrainConfig,
+    check_read,
     given_settings,
     read_toml,
     without_flag,
@@ -159,6 +161,21 @@ def test_every_setting_has_help(kind: type[Settings]) -> None:
     for item in dataclasses.fields(kind):
         assert len(kind.help_for(item.name)) > 10, item.name
         assert kind.help_for(item.name) == item.metadata["help"]
+
+
+def test_settings_that_a_method_does_not_read() -> None:
+    check_read({"lr", "distill", "scale"}, method="learned")
+    check_read({"temperature", "ramp", "threshold_lr"}, method="soft")
+    with refused("final_threshold is a setting of method soft and manual; method learned does not read it"):
+        check_read({"final_threshold"}, method="learned")
+    with refused("length_drop is a setting of method lat; method spatten does not read it"):
+        check_read({"lr", "length_drop"}, method="spatten")
+
+
+def test_settings_of_some_methods_name_methods_that_exist() -> None:
+    for kind in (PruneConfig, TrainConfig):
+        for item in dataclasses.fields(kind):
+            assert set(item.metadata["of"]) <= set(METHODS), item.name
 
 
 # --- recipes ---------------------------------------------------------------------------------------------------------

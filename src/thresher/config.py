@@ -5,7 +5,7 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -21,9 +21,13 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    of: tuple[str, ...] = (),
 ) -> Any:
-    """One field: its default, help text and rule (choices, low <= value <= high, value > above)."""
-    return field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high, "above": above})
+    """One field: its default, help text, rule (choices, low <= value <= high, value > above), and the methods that read
+    it, if not all do."""
+    help = f"{', '.join(of)}: {help}" if of else help
+    rule = {"choices": choices, "low": low, "high": high, "above": above}
+    return field(default=default, metadata={"help": help, "of": of, **rule})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +115,11 @@ class PruneConfig(Settings):
         "initial thresholds: 'late' leaves the first quarter of the layers unpruned and then rises linearly, "
         "'plain' rises linearly from the first layer (the paper's)",
         choices=("late", "plain"),
+        of=("soft",),
     )
-    final_threshold: float = setting(1.0, "initial threshold of the last layer, the ramp's one knob", low=0.0)
+    final_threshold: float = setting(
+        1.0, "initial threshold of the last layer, the ramp's one knob", low=0.0, of=("soft", "manual")
+    )
     collapse_last: bool = setting(
         True, "let the last layer keep only protected tokens; lossless for heads that read the first token"
     )
@@ -174,7 +181,9 @@ class TrainConfig(Settings):
     hard_lr: float | None = setting(
         None, "peak learning rate of the hard stage; nothing means the same as lr", above=0.0
     )
-    threshold_lr: float = setting(3e-3, "learning rate of the thresholds in the soft stage", above=0.0)
+    threshold_lr: float = setting(
+        3e-3, "learning rate of the thresholds in the soft stage", above=0.0, of=("soft", "power")
+    )
     warmup: float = setting(0.06, "share of each stage's steps with rising learning rate", low=0.0, high=1.0)
     weight_decay: float = setting(0.01, "AdamW weight decay (matrices only)", low=0.0)
     clip: float = setting(1.0, "gradient norm limit", above=0.0)
@@ -182,11 +191,16 @@ class TrainConfig(Settings):
         "cumulative",
         "soft gate: 'cumulative' fades a token's keys in later layers, 'plain' scales the layer's output (the paper's)",
         choices=("cumulative", "plain"),
+        of=("soft",),
     )
-    temperature: float = setting(0.3, "temperature of the soft gate at the start, in the unit of the scores", above=0.0)
-    final_temperature: float = setting(0.03, "temperature of the soft gate at the end (geometric decay)", above=0.0)
+    temperature: float = setting(
+        0.3, "temperature of the soft gate at the start, in the unit of the scores", above=0.0, of=("soft",)
+    )
+    final_temperature: float = setting(
+        0.03, "temperature of the soft gate at the end (geometric decay)", above=0.0, of=("soft",)
+    )
     budget_weight: float = setting(
-        10.0, "weight of the squared distance to the FLOPs target in the soft stage", low=0.0
+        10.0, "weight of the squared distance to the FLOPs target in the soft stage", low=0.0, of=("soft", "power")
     )
     distill: float = setting(
         0.5, "share of distillation from the dense teacher in the hard stage's loss", low=0.0, high=1.0
@@ -198,16 +212,19 @@ class TrainConfig(Settings):
         "hidden states to match: 'first_token' (of every layer) or 'embeddings' (of every live token; the paper's)",
         choices=("first_token", "embeddings"),
     )
-    cumulative_scores: bool = setting(False, "spatten: rank tokens by the sum of their scores in all layers so far")
+    cumulative_scores: bool = setting(
+        False, "rank tokens by the sum of their scores in all layers so far", of=("spatten",)
+    )
     length_drop: float = setting(
         0.2,
-        "lat: largest share of its tokens that a layer drops in training (published: 0.2 to 0.4)",
+        "largest share of its tokens that a layer drops in training (published: 0.2 to 0.4)",
         above=0.0,
         high=0.9,
+        of=("lat",),
     )
-    layer_drop: float = setting(0.2, "lat: probability that training leaves out a layer", low=0.0, high=0.9)
+    layer_drop: float = setting(0.2, "probability that training leaves out a layer", low=0.0, high=0.9, of=("lat",))
     search_rounds: int = setting(
-        30, "lat: rounds of the search for lengths, each with up to 60 passes over the selection rows", low=0
+        30, "rounds of the search for lengths, each with up to 60 passes over the selection rows", low=0, of=("lat",)
     )
     freeze_embeddings: bool = setting(True, "keep the word embeddings as they are")
     max_length: int | None = setting(128, "longest sequence in tokens; longer ones are truncated and counted", low=4)
@@ -309,6 +326,15 @@ def without_flag(name: str) -> bool:
     """Whether this is a setting that only --set and files can give."""
     known = {item.name for kind in (TrainConfig, PruneConfig) for item in fields(kind)}
     return name in known - {*TRAIN_FLAGS, *PRUNE_FLAGS, "recipe"}
+
+
+def check_read(names: Container[str], *, method: str) -> None:
+    """Refuse settings that this method does not read: whoever gives one expects it to do something."""
+    for kind in (TrainConfig, PruneConfig):
+        for item in fields(kind):
+            if item.name in names and item.metadata["of"] and method not in item.metadata["of"]:
+                readers = " and ".join(item.metadata["of"])
+                raise ConfigError(f"{item.name} is a setting of method {readers}; method {method} does not read it")
 
 
 def given_settings(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -150,6 +150,12 @@ SETTINGS = [
     Bad("learning rate 0", PRUNE + " --lr 0", ("lr = 0.0", "must be greater than 0"), 2),
     Bad("learning rate not a number", PRUNE + " --lr nan", ("lr = nan", "finite"), 2),
     Bad("temperature 0", PRUNE + " --temperature 0", ("temperature = 0.0", "must be greater than 0"), 2),
+    Bad(
+        "a setting of another method",
+        PRUNE + " --set soft_mask=plain",
+        ("soft_mask is a setting of method soft", "method learned does not read it"),
+        2,
+    ),
     Bad("distillation above 1", PRUNE + " --distill 2", ("distill = 2.0", "above 1.0"), 2),
     Bad("endless epochs", PRUNE + " --soft-epochs inf", ("soft_epochs = inf", "finite"), 2),
     Bad("seed too large", PRUNE + f" --seed {2**70}", (f"seed = {2**70}", "the largest allowed"), 2),

@@ -23,6 +23,7 @@ from thresher.config import (
     TRAIN_FLAGS,
     PruneConfig,
     TrainConfig,
+    check_read,
     given_settings,
     read_toml,
     score_of,
@@ -142,7 +143,9 @@ def prune(
 def resolve(
     recipe: str | None, config: Path | None, *, train_flags: dict[str, Any], prune_flags: dict[str, Any]
 ) -> tuple[TrainConfig, dict[str, Any]]:
-    """Flag > TOML > recipe. A FLOPs target given on one level replaces a lambda of a lower one, and the other way."""
+    """Flag > TOML > recipe. A FLOPs target given on one level replaces a lambda of a lower one, and the other way.
+
+    A file may serve several methods; a flag that the method does not read is an error."""
     tables = read_toml(config) if config is not None else {}
     train_table = dict(tables.get("train", {}))
     own_recipe = train_table.pop("recipe", "default")
@@ -150,6 +153,7 @@ def resolve(
         if rival in train_flags and other not in train_flags:
             train_table.pop(other, None)
     train = TrainConfig.recipe_named(recipe or own_recipe, **{**train_table, **train_flags})
+    check_read({**train_flags, **prune_flags}, method=train.method)
     own = {"score": score_of(train.method), **RECIPES[train.recipe]["prune"]}
     prune = {**own, **tables.get("prune", {}), **prune_flags}
     PruneConfig.from_dict({"separator_id": 0, **prune})  # checks the rest; the real id comes with the tokenizer
