@@ -66,18 +66,31 @@ class PackedClassifier:
             "width": self.shape.width,
         }
 
-    @torch.inference_mode()
     def logits(
+        self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int] | None] | None = None
+    ) -> Output:
+        """Classify token sequences of any lengths, in one packed batch. Missing token types are zeros."""
+        return self._classify(input_ids, token_types, shares=None)
+
+    def fit(
         self,
+        shares: Sequence[float],
         input_ids: Sequence[Sequence[int]],
         token_types: Sequence[Sequence[int] | None] | None = None,
-        *,
-        shares: Sequence[float] | None = None,
-    ) -> Output:
-        """Classify token sequences of any lengths, in one packed batch. Missing token types are zeros.
+    ) -> list[float]:
+        """Set the thresholds, layer by layer, to those that leave these shares of the batch's unprotected tokens."""
+        self.thresholds = [math.inf] * self.shape.layers  # the last layer's has nothing to leave
+        self._classify(input_ids, token_types, shares=shares)
+        return self.thresholds
 
-        With `shares`, the thresholds are first set to those that leave these shares of the batch's unprotected tokens.
-        """
+    @torch.inference_mode()
+    def _classify(
+        self,
+        input_ids: Sequence[Sequence[int]],
+        token_types: Sequence[Sequence[int] | None] | None,
+        *,
+        shares: Sequence[float] | None,
+    ) -> Output:
         order = sorted(range(len(input_ids)), key=lambda i: -len(input_ids[i]))
         if not order or min(len(ids) for ids in input_ids) == 0:
             raise ModelError("every sequence needs at least one token, and a batch at least one sequence")

@@ -97,9 +97,7 @@ class Sample:
         key = tuple(shares)
         if key not in self._holding:
             some = self._texts[:: math.ceil(int(self.lengths.sum()) / SHARE_TOKENS)]
-            self._packed.thresholds = [math.inf] * self.shape.layers
-            self._packed.logits([ids for ids, _ in some], [kinds for _, kinds in some], shares=key)
-            self._holding[key] = self._packed.thresholds
+            self._holding[key] = self._packed.fit(key, [ids for ids, _ in some], [kinds for _, kinds in some])
         return self._holding[key]
 
     def judge(self, thresholds: Sequence[float]) -> Judged:
