@@ -95,7 +95,6 @@ def bench(
     Rivals also get their texts sorted by length. On a GPU the rivals are Hugging Face (eager, SDPA, compiled) and
     unpadded torch. Example: thresher bench runs/demo
     """
-    import json
     import tempfile
 
     import torch
@@ -106,7 +105,7 @@ def bench(
     from thresher.evaluation.verdict import judge
     from thresher.models.attach import gates_of
     from thresher.models.checkpoint import load, read_manifest
-    from thresher.records import provenance
+    from thresher.records import append_record
     from thresher.tasks.encode import encode, usable_positions
     from thresher.tasks.files import read_texts
 
@@ -115,13 +114,13 @@ def bench(
     wanted = parse_engines(engines, place)
     manifest = read_manifest(run)
     columns = (text_column, pair_column, label_column)
-    if texts is not None and any((task, data, test, *columns)):
-        raise ConfigError(f"--texts {texts} stands alone; leave out --task, --data, --test and the columns")
-    if texts is not None:
-        labelled, examples = None, read_texts(texts)
-    else:
+    if texts is None:
         labelled = load_test_rows(run, manifest, task=task, data=data, test=test, columns=columns)
         examples = next(iter(labelled.test.values()))
+    elif any((task, data, test, *columns)):
+        raise ConfigError(f"--texts {texts} stands alone; leave out --task, --data, --test and the columns")
+    else:
+        labelled, examples = None, read_texts(texts)
     quiet_libraries()
     if threads is not None:
         torch.set_num_threads(threads)
@@ -150,34 +149,19 @@ def bench(
         plan = _Plan(wanted, material, encoded, labelled, rounds=rounds, memory=memory)
         found, missing = _measure(plan, checkpoint.model, screen)
     verdict = judge(found)
-    about = provenance(device=place, seed=None)
-    lengths = sorted(len(row.input_ids) for row in encoded)
     result = {
         "bench": "engines",
         "run": str(run),
-        "task": labelled.spec.name if labelled else None,
-        "texts": len(encoded),
-        "mean_length": sum(lengths) / len(lengths),
-        "lengths": {"min": lengths[0], "median": lengths[len(lengths) // 2], "max": lengths[-1]},
-        "batch_size": batch_size,
-        "rounds": rounds,
-        "threads": material.threads,
-        "engines": list(wanted),
-        "device_type": place,
-        "memory": MEMORY[place] if memory else None,
+        **_about(plan),
         "calibration": {"texts": len(calibration), "source": source} if place == "cpu" else None,
         "rows": found,
         "missing": missing,
         "verdict": None if verdict is None else verdict.to_dict(),
-        **about,
-        "versions": {**about["versions"], **_rival_versions(place)},
     }
     no_verdict = "our rows are missing" if "thresher" in wanted else "--engines leaves thresher out"
     _show(screen, result, verdict.text() if verdict else f"no verdict on pruning: {no_verdict}")
     if record is not None:
-        record.parent.mkdir(parents=True, exist_ok=True)
-        with record.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result) + "\n")
+        append_record(record, result)
     if as_json:
         print_json(result)
 
@@ -193,6 +177,28 @@ class _Plan:
     _: KW_ONLY
     rounds: int
     memory: bool
+
+
+def _about(plan: _Plan) -> dict[str, Any]:
+    """What was measured, how and where, for the record."""
+    from thresher.records import provenance
+
+    material, lengths = plan.material, sorted(len(row.input_ids) for row in plan.texts)
+    about = provenance(device=material.device, seed=None)
+    return {
+        "task": plan.task.spec.name if plan.task else None,
+        "texts": len(lengths),
+        "mean_length": sum(lengths) / len(lengths),
+        "lengths": {"min": lengths[0], "median": lengths[len(lengths) // 2], "max": lengths[-1]},
+        "batch_size": material.batch_size,
+        "rounds": plan.rounds,
+        "threads": material.threads,
+        "engines": list(plan.engines),
+        "device_type": material.device,
+        "memory": MEMORY[material.device] if plan.memory else None,
+        **about,
+        "versions": {**about["versions"], **_rival_versions(material.device)},
+    }
 
 
 def _measure(plan: _Plan, model: Any, screen: "Console") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

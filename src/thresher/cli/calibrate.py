@@ -53,15 +53,12 @@ def calibrate(
     from thresher.config import PruneConfig
     from thresher.engine.engine import Engine
     from thresher.engine.packed import PackedClassifier
-    from thresher.evaluation.training_free import Goal, Sample, check_reachable, fit
+    from thresher.evaluation.training_free import Sample, check_reachable, fit
     from thresher.models.attach import encoder_shape, gates_of, prune_
     from thresher.models.checkpoint import save
     from thresher.records import provenance
 
-    if agreement is not None and target_flops is not None:
-        raise ConfigError(f"give either --agreement {agreement} or --target-flops {target_flops:g}, not both")
-    wanted = parse_share(agreement or DEFAULT_AGREEMENT) if target_flops is None else None
-    goal = Goal(agreement=wanted, flops=target_flops)
+    goal = _goal(agreement, target_flops)
     if rows < FEWEST:
         raise ConfigError(f"rows = {rows} is below {FEWEST}, the fewest texts that thresholds can be fitted with")
     if max_length is not None and max_length < 4:
@@ -93,19 +90,26 @@ def calibrate(
         "fit": {"agreement": fitted.agreement, "relative_flops": fitted.relative_flops},
         "expected": asdict(judged),
     }
-    about = {
-        **({} if named is None else {"task": named.describe()}),
-        "base_model": model,
-        "recipe": {"recipe": "training-free", "max_length": max_length},
-        "training_free": block,
-        "provenance": provenance(device="cpu", seed=None),
-    }
-    save(network, tokenizer, out, about=about)
+    recipe = {"recipe": "training-free", "max_length": max_length}
+    about = {"base_model": model, "recipe": recipe, "training_free": block} | (
+        {"task": named.describe()} if named else {}
+    )
+    save(network, tokenizer, out, about={**about, "provenance": provenance(device="cpu", seed=None)})
     screen.print(_table(judged))
     screen.print(escape(_verdict(judged, goal)))
     screen.print(escape(f"no weight was changed; saved {out}; measure its speed here: thresher bench {out}"))
     if as_json:
         print_json({"out": str(out), **block})
+
+
+def _goal(agreement: str | None, target_flops: float | None) -> "Goal":
+    from thresher.evaluation.training_free import Goal
+
+    if target_flops is None:
+        return Goal(agreement=parse_share(agreement or DEFAULT_AGREEMENT))
+    if agreement is not None:
+        raise ConfigError(f"give either --agreement {agreement} or --target-flops {target_flops:g}, not both")
+    return Goal(flops=target_flops)
 
 
 def parse_share(text: str) -> float:

@@ -180,10 +180,7 @@ def search_job(job: "Job", settings: SearchConfig, screen: "Console") -> "Outcom
         for split in job.task.test
     }
     for split, drop in drops.items():
-        screen.print(
-            f"{split}: drop {100 * drop['drop']:+.2f} points on {drop['rows']:,} rows that took no part, "
-            f"95% interval {100 * drop['low']:+.2f} to {100 * drop['high']:+.2f} (paired bootstrap)"
-        )
+        screen.print(f"{split}: {_said(drop)}")
     (chosen,) = (point for point in found.report["points"] if point["chosen"])
     report = {
         "quality": quality,
@@ -197,3 +194,10 @@ def search_job(job: "Job", settings: SearchConfig, screen: "Console") -> "Outcom
     write_json(job.out / "pareto.json", {**found.report, "held_out_drop": drops})
     draw_pareto(found.report, job.out)
     return Outcome(model=found.model, tokenizer=tokenizer, report=report)
+
+
+def _said(drop: dict[str, Any]) -> str:
+    return (
+        f"drop {100 * drop['drop']:+.2f} points on {drop['rows']:,} rows that took no part, "
+        f"95% interval {100 * drop['low']:+.2f} to {100 * drop['high']:+.2f} (paired bootstrap)"
+    )

@@ -1,7 +1,6 @@
 """Runs an experiment in chunks of a few minutes: rows whose key is in records.jsonl are not measured again."""
 
 import json
-import os
 import threading
 import time
 import tomllib
@@ -13,7 +12,7 @@ from typing import Any
 
 from thresher.errors import ConfigError, DataError, RunError, ThresherError
 from thresher.experiments.experiment import Experiment, Key, Row, Setting
-from thresher.records import provenance, write_text
+from thresher.records import append_record, provenance, write_text
 
 RECORDS, CONFIG = "records.jsonl", "config.toml"
 MOST_ROWS = 256
@@ -117,15 +116,6 @@ def read_records(file: Path) -> list[Row]:
         return [json.loads(line) for line in whole.splitlines() if line.strip()]
     except json.JSONDecodeError as error:
         raise DataError(f"{file} has a line that is not JSON: {error}; restore the file from git") from error
-
-
-def append_record(file: Path, row: Row) -> None:
-    """One line, on the disk when this returns."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as out:
-        out.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
-        out.flush()
-        os.fsync(out.fileno())
 
 
 def in_order(rows: Sequence[Row], experiment: Experiment, config: dict[str, Any]) -> list[Row]:
