@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli import tiny
-from tests.cli.bad_inputs import PRUNE, TABLE, Bad
+from tests.cli.bad import TABLE
+from tests.cli.bad.case import PRUNE, Bad
 from tests.cli.conftest import Stock
 
 
