@@ -20,6 +20,10 @@ class ModelError(ThresherError):
     """A model cannot be loaded, is of an unsupported family, or has the wrong head."""
 
 
+class PredictionError(ModelError):
+    """A model's predictions are NaN or infinite."""
+
+
 class CheckpointError(ThresherError):
     """A saved folder is missing, damaged, or from a newer format."""
 

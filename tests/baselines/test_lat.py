@@ -1,5 +1,6 @@
 """LengthDrop's lengths, LayerDrop's layers, the sandwich's loss, and the search that ends a run."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,6 +139,35 @@ def test_the_search_improves_on_one_rate_and_its_front_is_kept() -> None:
     assert [row["score"] for row in front] == sorted(row["score"] for row in front)
     assert all(row["lengths"] == sorted(row["lengths"], reverse=True) for row in front)
     assert gates_of(trainer.model).rule.counts.tolist() in [row["lengths"] for row in front]  # type: ignore[union-attr, operator]
+
+
+def test_an_interrupted_search_measures_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same front as without the interruption, and every candidate is measured once."""
+    measured: list[tuple[int, ...]] = []
+    original = Lat._measure
+
+    def measure(self: Lat, lengths: tuple[int, ...]) -> Candidate:
+        if len(measured) == stop_at:
+            raise KeyboardInterrupt
+        measured.append(lengths)
+        return original(self, lengths)
+
+    monkeypatch.setattr(Lat, "_measure", measure)
+    stop_at = -1
+    whole = trainer_of("lat", work=tmp_path / "whole", search_rounds=3)
+    whole.fit()
+    wanted, stop_at = list(measured), len(measured) - 2
+    measured.clear()
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of("lat", work=tmp_path / "cut", search_rounds=3).fit()
+    before, stop_at = list(measured), -1
+    resumed = trainer_of("lat", work=tmp_path / "cut", search_rounds=3, resume=True)
+    standing = resumed.fit()
+    assert len(measured) < len(before) + len(wanted) // 2, "whole rounds are not repeated"
+    assert resumed.gates.about["front"] == whole.gates.about["front"]
+    assert standing.best_score == whole.standing.best_score
+    chosen = [row for row in whole.gates.about["front"] if row["lengths"] == whole.gates.rule.counts.tolist()]  # type: ignore[union-attr]
+    assert standing.best_score == chosen[0]["score"], "the score is that of the lengths that were chosen"
 
 
 def test_without_a_search_one_rate_stays() -> None:

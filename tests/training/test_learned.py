@@ -7,6 +7,7 @@ import torch
 
 from tests.training.tiny import Recorder, gated_model, keyword_task, quick, trainer_for
 from thresher.baselines import method_named
+from thresher.errors import ConfigError
 from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
 from thresher.training import learned
@@ -33,7 +34,7 @@ def test_the_threshold_leaves_the_share() -> None:
 
 
 def test_thresholds_move_towards_their_shares() -> None:
-    shapes = Shapes(2, 4)
+    shapes = Shapes(2, 4, floor=0.01)
     shapes.shares[1] = torch.tensor([1.0, 0.6, 0.3, 0.0])
     shapes.thresholds[1] = torch.tensor([0.0, 0.5, 0.5, math.inf])
     shapes.track(1, [1.0, 0.8, 0.2, 0.0])
@@ -41,6 +42,60 @@ def test_thresholds_move_towards_their_shares() -> None:
     assert moved[0] == 0.0 and math.isinf(moved[3])
     assert moved[1] == pytest.approx(0.5 * math.exp(0.02)) and moved[2] == pytest.approx(0.5 * math.exp(-0.01))
     assert shapes.thresholds[0].tolist() == [0.0] * 4, "the other shape's stay"
+
+
+def test_a_threshold_below_the_floor_moves_from_the_floor() -> None:
+    shapes = Shapes(1, 3, floor=0.0001)
+    shapes.shares[0] = torch.tensor([0.5, 0.5, 0.0])
+    shapes.thresholds[0] = torch.tensor([0.0, 0.005, math.inf])
+    shapes.track(0, [0.5, 0.5, 0.0])
+    assert shapes.thresholds[0, :2].tolist() == pytest.approx([0.0001, 0.005])
+
+
+def test_the_floor_is_in_the_unit_of_the_scores() -> None:
+    task = keyword_task()
+    for scale in ("relative", "paper"):
+        model = gated_model(scale=scale)
+        trainer = trainer_for(model, quick(method="learned"), method=method_named("learned"), task=task)
+        mean = sum(trainer.train_set.lengths) / len(trainer.train_set.lengths)
+        assert gates_of(model).rule.floor == pytest.approx(0.01 if scale == "relative" else 0.01 / mean)  # type: ignore[union-attr]
+
+
+def test_evaluation_costs_the_target_wherever_training_drifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under dropout a layer keeps another share than without; here thresholds run away altogether."""
+    monkeypatch.setattr(Shapes, "track", lambda self, index, kept: self.thresholds[index].mul_(1.3))
+    model = gated_model(layers=LAYERS)
+    config = quick(method="learned", target_flops=0.6, max_steps=20, lr=1e-6)
+    found = trainer_for(model, config, method=method_named("learned"), task=keyword_task(128, selection=200)).fit()
+    assert found.history[0]["relative_flops"] < 0.5
+    assert found.history[-1]["relative_flops"] == pytest.approx(0.6, abs=0.03)
+
+
+@pytest.mark.parametrize(("layers", "shapes"), [(1, 1), (2, 2), (4, 3), (6, 4), (12, 4)])
+def test_shapes_differ_and_one_is_left_however_few_the_steps(layers: int, shapes: int) -> None:
+    target = {1: 1.0, 2: 0.8}.get(layers, 0.6)
+    for steps in (1, 2, 3, 7):
+        model = gated_model(layers=layers)
+        config = quick(method="learned", target_flops=target, max_steps=steps)
+        trainer = trainer_for(model, config, method=method_named("learned"))
+        rule = gates_of(model).rule
+        assert isinstance(rule, Shapes) and len(rule.racing) == trainer.method.searches == shapes
+        trainer.fit()
+        assert rule.in_race() == [int(rule.racing.nonzero())]
+
+
+def test_the_last_layer_collapses_where_it_is_asked_to() -> None:
+    for collapse_last in (True, False):
+        model = gated_model(layers=LAYERS, collapse_last=collapse_last)
+        config = quick(method="learned", target_flops=0.95, max_steps=2)
+        trainer_for(model, config, method=method_named("learned")).fit()
+        assert math.isinf(gates_of(model).thresholds[-1]) == collapse_last
+
+
+def test_the_first_token_must_stay() -> None:
+    model = gated_model(protect=("none",), collapse_last=False)
+    with pytest.raises(ConfigError, match="'learned' ends in layers that keep only protected tokens; add 'first'"):
+        trainer_for(model, quick(method="learned"), method=method_named("learned"))
 
 
 def test_the_race_halves_twice_and_one_shape_stays(monkeypatch: pytest.MonkeyPatch) -> None:

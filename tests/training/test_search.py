@@ -190,6 +190,34 @@ def test_hopeless_trials_are_given_up_halfway(tmp_path: Path, monkeypatch: pytes
     assert len(seen.losses("hard")) <= steps[0] + steps[1] // 2 + steps[2] // 2 + 2
 
 
+def test_a_trial_that_diverges_is_given_up_and_the_search_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, fitted = search_trial.ChainTrainer.fit, []
+
+    def fit(self: Any) -> Any:
+        fitted.append(self)
+        if len(fitted) == 2:
+            next(self.model.classifier.parameters()).data.fill_(float("nan"))
+        return original(self)
+
+    monkeypatch.setattr(search_trial.ChainTrainer, "fit", fit)
+    seen = Recorder()
+    found = run(tmp_path / "run", seen=seen)
+    assert found.report["given_up"] == [0.688] and states(tmp_path / "run") == ["COMPLETE", "PRUNED", "COMPLETE"]
+    assert any("given up, its predictions are not numbers" in note for note in seen.notes)
+
+
+def test_a_trial_is_not_given_up_at_its_last_step() -> None:
+    watch = search_trial.Watch(Recorder(), None, hopeless=0.5)
+    watch.begin("hard", total=2)
+    with pytest.raises(search_trial.Hopeless):
+        watch.step(metric=0.4)
+    watch.begin("hard", total=2)
+    watch.step(metric=0.6)
+    watch.step(metric=0.4)
+
+
 def test_when_time_is_up_the_best_so_far_is_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(search_trial.time, "time", lambda: clock[0])

@@ -10,6 +10,8 @@ from tests.training.tiny import gated_model, keyword_task, quick, tiny_tokenizer
 from thresher.models.attach import gates_of
 from thresher.training import step as module
 from thresher.training.method import Soft
+from thresher.training.optimizer import make_optimizer
+from thresher.training.snapshot import optimizer_tensors, restore_optimizer
 from thresher.training.trainer import Trainer
 
 pytestmark = pytest.mark.gpu
@@ -68,3 +70,24 @@ def test_a_method_that_draws_in_every_step_is_not_recorded() -> None:
         device="cuda",
     )
     assert trainer.fit().best_score is not None and gates_of(model).mode == "hard"
+
+
+def test_a_resumed_optimizer_is_all_on_the_gpu() -> None:
+    """A fused optimizer's kernel reads its counter of steps there."""
+    model = gated_model().to("cuda")
+    config = quick()
+
+    def stepped(optimizer: torch.optim.Optimizer) -> None:
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+
+    first = make_optimizer(model, config, lr=1e-3, learn_thresholds=False)
+    stepped(first)
+    saved = {name: value.cpu() for name, value in optimizer_tensors(model, first).items()}
+    again = make_optimizer(model, config, lr=1e-3, learn_thresholds=False)
+    restore_optimizer(model, again, saved)
+    assert {value.device.type for state in again.state.values() for value in state.values()} == {"cuda"}
+    stepped(again)
+    assert {float(state["step"]) for state in again.state.values()} == {2.0}

@@ -44,6 +44,7 @@ def evolve(
     start: Sequence[Lengths],
     measure: Callable[[Lengths], Candidate],
     *,
+    known: dict[Lengths, Candidate] | None = None,
     longest: int,
     rounds: int,
     draw: random.Random,
@@ -52,9 +53,20 @@ def evolve(
     probability: float = 0.5,
     on_round: Callable[[list[Candidate]], None] = lambda front: None,
 ) -> list[Candidate]:
-    """Rounds of mutations and crossings of the front; each candidate is measured once. Returns the last front."""
-    known = {lengths: measure(lengths) for lengths in start}
-    front = pareto_front(list(known.values()))
+    """Rounds of mutations and crossings of the front; each candidate is measured once. Returns the last front.
+
+    Candidates in `known` are not measured, and new ones are added to it."""
+    known = {} if known is None else known
+    seen: dict[Lengths, Candidate] = {}
+
+    def look(lengths: Lengths) -> None:
+        if lengths not in known:
+            known[lengths] = measure(lengths)
+        seen[lengths] = known[lengths]
+
+    for lengths in start:
+        look(lengths)
+    front = pareto_front(list(seen.values()))
     for _ in range(rounds):
         parents = [one.lengths for one in front]
         children = [
@@ -63,8 +75,7 @@ def evolve(
         if len(parents) > 1:
             children += [crossed(*draw.sample(parents, 2)) for _ in range(crossings)]
         for lengths in children:
-            if lengths not in known:
-                known[lengths] = measure(lengths)
-        front = pareto_front(list(known.values()))
+            look(lengths)
+        front = pareto_front(list(seen.values()))
         on_round(front)
     return front

@@ -13,7 +13,7 @@ from thresher.core.cost import relative_flops
 from thresher.core.losses import distillation_loss, task_loss
 from thresher.models.attach import gates_of
 from thresher.models.rules import TopCount
-from thresher.training.budget import SLACK, check_reachable
+from thresher.training.budget import SLACK
 from thresher.training.method import Method
 from thresher.training.objective import Loss, model_inputs
 
@@ -57,15 +57,12 @@ class Lat(Method):
     knob = "lengths"
     distills = False  # the full model of the same step is the teacher
     recordable = False  # every step draws lengths and layers
+    long_finish = True
 
     def begin(self) -> None:
-        layers = self.run.shape.layers
         self._longest = int(self.run.lengths.max())
         self._front: list[Candidate] = []
-        self.gates.rule = TopCount([self._longest] * layers)
-        self.gates.set_thresholds([0.0] * layers)
-        if self.target is not None:
-            check_reachable(self.run.shape, self.run.lengths, [1.0] * layers, self.target)
+        self._begin_with(TopCount([self._longest] * self.run.shape.layers))
 
     @property
     def rule(self) -> TopCount:
@@ -105,30 +102,39 @@ class Lat(Method):
     ) -> Lengths:
         return drop_lengths(self._longest, rate, pick, layers=self.run.shape.layers, left_out=left_out)
 
-    def finish(self) -> None:
-        """Search on the selection rows; the model gets the best lengths that meet the target."""
+    def finish(self) -> float | None:
+        """Search on the selection rows; the model gets the best lengths that meet the target.
+
+        Measured lengths are remembered: draws are seeded, so that an interrupted search passes over them again."""
         target, rounds = self.target, self.config.search_rounds
         if target is None or rounds == 0:
-            return
+            return None
+        known = {tuple(row["lengths"]): _candidate(row) for row in self.run.recall() or []}
         own: Lengths = tuple(self.rule.counts.tolist())
         rates = [share * self.config.length_drop for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
         start = {own, *(self._lengths(rate, shortest) for rate in rates)}
         self.run.progress.begin("search", total=rounds)
+
+        def on_round(front: list[Candidate]) -> None:
+            self.run.remember([_row(one) for one in known.values()])
+            self.run.progress.step(metric=_choose(front, target).score)
+
         self._front = evolve(
             sorted(start),
             self._measure,
+            known=known,
             longest=self._longest,
             rounds=rounds,
             draw=random.Random(self.config.seed),
-            on_round=lambda front: self.run.progress.step(metric=_choose(front, target).score),
+            on_round=on_round,
         )
         chosen = _choose(self._front, target)
         self.rule.set_counts(chosen.lengths)
         self.run.progress.note(f"lengths {list(chosen.lengths)}: score {chosen.score:.4f} at {chosen.cost:.3f} FLOPs")
+        return chosen.score
 
     def about(self) -> dict[str, Any]:
-        rows = [{"lengths": list(one.lengths), "cost": one.cost, "score": one.score} for one in self._front]
-        return {"front": rows} if rows else {}
+        return {"front": [_row(one) for one in self._front]} if self._front else {}
 
     def _measure(self, lengths: Lengths) -> Candidate:
         with self.rule.trying(lengths):
@@ -136,9 +142,17 @@ class Lat(Method):
         return Candidate(lengths, found["relative_flops"], found["score"])
 
 
-def chosen_for(target: float, front: Sequence[dict[str, Any]]) -> Lengths:
+def chosen_for(target: float, front: Sequence[dict[str, Any]]) -> Candidate:
     """The lengths for another target, from the front that a saved run carries."""
-    return _choose([Candidate(tuple(row["lengths"]), row["cost"], row["score"]) for row in front], target).lengths
+    return _choose([_candidate(row) for row in front], target)
+
+
+def _row(one: Candidate) -> dict[str, Any]:
+    return {"lengths": list(one.lengths), "cost": one.cost, "score": one.score}
+
+
+def _candidate(row: dict[str, Any]) -> Candidate:
+    return Candidate(tuple(row["lengths"]), row["cost"], row["score"])
 
 
 def _choose(front: list[Candidate], target: float) -> Candidate:

@@ -11,7 +11,6 @@ from thresher.core.ranks import places
 from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
 from thresher.models.rules import TopCount
-from thresher.training.budget import check_reachable
 from thresher.training.method import Method
 from thresher.training.objective import Loss, model_inputs
 
@@ -56,11 +55,7 @@ class Power(Method):
         return rule
 
     def begin(self) -> None:
-        layers = self.run.shape.layers
-        self.gates.rule = Retention(layers, int(self.run.lengths.max()))
-        self.gates.set_thresholds([0.0] * layers)
-        if self.target is not None:
-            check_reachable(self.run.shape, self.run.lengths, [1.0] * layers, self.target)
+        self._begin_with(Retention(self.run.shape.layers, int(self.run.lengths.max())))
 
     def meet(self, target: float) -> float:
         return self._scale(self, target)

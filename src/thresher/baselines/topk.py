@@ -3,7 +3,6 @@
 import math
 
 from thresher.models.rules import TopShare
-from thresher.training.budget import check_reachable
 from thresher.training.method import Method
 
 
@@ -26,13 +25,12 @@ class Spatten(Method):
     knob = "retain ratio"
 
     def begin(self) -> None:
-        layers, config = self.run.shape.layers, self.config
-        self.gates.rule = TopShare([1.0] * layers, order=self._order(), seed=config.seed)
-        self.gates.set_thresholds([0.0] * layers)
-        if self.target is not None:
-            prunes = [float(layer >= quiet_layers(layers)) for layer in range(layers)]
-            way_out = "choose a method that prunes the first layers too, such as manual"
-            check_reachable(self.run.shape, self.run.lengths, prunes, self.target, way_out=way_out)
+        layers = self.run.shape.layers
+        self._begin_with(
+            TopShare([1.0] * layers, order=self._order(), seed=self.config.seed),
+            pruning=[float(layer >= quiet_layers(layers)) for layer in range(layers)],
+            way_out="choose a method that prunes the first layers too, such as manual",
+        )
 
     def meet(self, target: float) -> float:
         return self._scale(self, target)

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,7 +120,12 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
     # The test rows took no part in training or selection.
     versions = {"dense": Version(trainer.dense_weights(), pruned=False), "pruned": Version({}, pruned=True)}
     quality = measure(model, tokenizer, job.task, versions, max_length=job.train.max_length, screen=screen)
-    report = {"quality": quality, "seconds": round(standing.seconds, 1), "history": standing.history}
+    report = {
+        "quality": quality,
+        "selection_score": standing.best_score,
+        "seconds": round(standing.seconds, 1),
+        "history": standing.history,
+    }
     save_run(job, model, tokenizer, report, dense=trainer.dense_weights() if finetune else None)
     return Outcome(model=model, tokenizer=tokenizer, report=report)
 
@@ -175,9 +181,20 @@ def prune_config(settings: dict[str, Any], tokenizer: Any) -> PruneConfig:
     return PruneConfig.from_dict({**settings, "separator_id": tokenizer.sep_token_id})
 
 
-def save_run(job: Job, model: Any, tokenizer: Any, report: dict[str, Any], *, dense: dict[str, Any] | None) -> None:
-    """The run as one folder that appears whole; the dense model we fine-tuned ourselves goes into its folder dense/."""
-    from thresher.models.checkpoint import save
+def save_run(
+    job: Job,
+    model: Any,
+    tokenizer: Any,
+    report: dict[str, Any],
+    *,
+    dense: dict[str, Any] | None,
+    add_files: Callable[[Path], object] = lambda folder: None,
+) -> None:
+    """The run as one folder that appears whole; the dense model we fine-tuned ourselves goes into its folder dense/.
+
+    `add_files` writes what else belongs there. The state of unfinished work goes last: a kill before leaves it.
+    """
+    from thresher.models.checkpoint import replacing_folder, save
     from thresher.records import provenance
 
     about = {
@@ -185,5 +202,7 @@ def save_run(job: Job, model: Any, tokenizer: Any, report: dict[str, Any], *, de
         **report,
         "provenance": provenance(device=job.device, seed=job.train.seed),
     }
-    save(model, tokenizer, job.out, about=about, dense=dense)
+    with replacing_folder(job.out) as folder:
+        save(model, tokenizer, folder, about=about, dense=dense)
+        add_files(folder)
     shutil.rmtree(job.work, ignore_errors=True)

@@ -55,11 +55,12 @@ def ramp(kind: str, *, layers: int, final: float, collapse_last: bool) -> list[f
     return thresholds
 
 
-def falling_shares(centre: float, width: float, *, layers: int) -> list[float]:
-    """The share that each layer leaves: 1 before the fall around `centre`, 0 after it, and 0 in the last layer, whose
-    tokens nobody reads."""
+def falling_shares(centre: float, width: float, *, layers: int, collapse_last: bool = True) -> list[float]:
+    """The share that each layer leaves: 1 before the fall around `centre`, 0 after it, and with `collapse_last` 0 in
+    the last layer, whose tokens nobody reads."""
     shares = [min(1.0, max(0.0, (centre - layer) / width + 0.5)) for layer in range(1, layers + 1)]
-    return [*(share if share >= AT_LEAST else 0.0 for share in shares[:-1]), 0.0]
+    found = [share if share >= AT_LEAST else 0.0 for share in shares]
+    return [*found[:-1], 0.0] if collapse_last else found
 
 
 def threshold_leaving(share: float, scores: Tensor, *, of: int) -> float:

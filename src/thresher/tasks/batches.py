@@ -11,25 +11,23 @@ from thresher.errors import ConfigError
 WINDOW = 50
 
 
-def batches(lengths: Sequence[int], *, batch_size: int, seed: int, epoch: int, shuffle: bool = True) -> list[list[int]]:
-    """Row indices of each training batch of one epoch; every row exactly once, one smaller batch kept if need be.
+def batches(lengths: Sequence[int], *, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
+    """Row indices of each training batch of one epoch: whole batches, no row twice.
 
-    The same (seed, epoch) gives the same batches on every machine. Without `shuffle` rows keep their order from
-    window to window, and batches run from short to long inside each.
+    Rows that make no whole batch are left out, chosen by chance before any sorting: were they the longest, a small data
+    set would never train on them. The same (seed, epoch) gives the same batches on every machine.
     """
     if batch_size < 1:
         raise ConfigError(f"batch_size = {batch_size} must be at least 1")
     generator = torch.Generator().manual_seed(_mixed(seed, epoch))
-    count = len(lengths)
-    order: list[int] = torch.randperm(count, generator=generator).tolist() if shuffle else list(range(count))
+    order: list[int] = torch.randperm(len(lengths), generator=generator).tolist()
+    order = order[: len(order) // batch_size * batch_size]
     grouped: list[list[int]] = []
     window = WINDOW * batch_size
-    for start in range(0, count, window):
+    for start in range(0, len(order), window):
         rows = sorted(order[start : start + window], key=lengths.__getitem__)
         grouped += [rows[first : first + batch_size] for first in range(0, len(rows), batch_size)]
-    if shuffle:
-        grouped = [grouped[i] for i in torch.randperm(len(grouped), generator=generator).tolist()]
-    return grouped
+    return [grouped[i] for i in torch.randperm(len(grouped), generator=generator).tolist()]
 
 
 def sorted_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thresher.errors import DataError, ModelError
+from thresher.errors import DataError, PredictionError
 
 if TYPE_CHECKING:
     from thresher.tasks.task import TaskSpec
@@ -31,7 +31,7 @@ def evaluate(spec: "TaskSpec", logits: NDArray[Any], labels: NDArray[Any]) -> di
     unusable = int((~np.isfinite(logits)).any(axis=1).sum())
     if unusable:
         # argmax and rank would turn NaN into an ordinary-looking score.
-        raise ModelError(
+        raise PredictionError(
             f"the model's predictions are NaN or infinite for {unusable} of {len(labels)} rows of {spec.name}; "
             "check its weights, or train with a lower learning rate"
         )

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from thresher.core.gates import falling_shares, hard_keep, limit_of, threshold_leaving
+from thresher.errors import ConfigError
 from thresher.models.gating import Gates, Trace
 from thresher.models.rules import Rule
-from thresher.training.budget import check_reachable
 from thresher.training.method import Method
 
 WIDTHS = (1.0, 3.0, 5.0, 8.0)  # layers of a 12-layer model over which the shares fall; scaled to others
@@ -63,7 +63,8 @@ class Fall:
     def apply(self, factor: float) -> None:
         """What was tried before comes back with the thresholds that were found then."""
         if factor not in self._tried:
-            shares = falling_shares(self._centre / factor, self._width, layers=len(self._gates.thresholds))
+            layers, collapse_last = len(self._gates.thresholds), self._gates.config.collapse_last
+            shares = falling_shares(self._centre / factor, self._width, layers=layers, collapse_last=collapse_last)
             self._tried[factor] = ByQuantile(shares)
         self.fitted = self._gates.rule = self._tried[factor]
 
@@ -77,8 +78,10 @@ class Shapes(Rule):
     racing: Tensor  # (shapes,)
     current: Tensor  # (layers,) thresholds of the deciding shape: a recorded step reads them here
 
-    def __init__(self, shapes: int, layers: int) -> None:
+    def __init__(self, shapes: int, layers: int, *, floor: float) -> None:
+        """`floor` is what a threshold counts as that is lower, so that factors move it."""
         super().__init__()
+        self.floor = floor
         for name in ("shares", "thresholds"):
             self.register_buffer(name, torch.zeros(shapes, layers))
         self.register_buffer("racing", torch.ones(shapes, dtype=torch.bool))
@@ -103,7 +106,7 @@ class Shapes(Rule):
         """Move each layer's threshold towards its share. Infinite ones, and those of layers that drop nothing, stay."""
         shares = self.shares[index]
         error = torch.tensor(kept, device=shares.device, dtype=shares.dtype) - shares
-        moved = self.thresholds[index].clamp(min=0.01) * torch.exp(GAIN * error)
+        moved = self.thresholds[index].clamp(min=self.floor) * torch.exp(GAIN * error)
         self.thresholds[index] = torch.where((shares > 0) & (shares < 1), moved, self.thresholds[index])
 
 
@@ -112,15 +115,17 @@ class Learned(Method):
 
     name = "learned"
     knob = "shares"
-    searches = len(WIDTHS)
 
     def begin(self) -> None:
-        layers = self.run.shape.layers
-        self._widths = [max(1.0, width * layers / 12) for width in WIDTHS]
-        self.gates.rule = Shapes(len(self._widths), layers)
-        self.gates.set_thresholds([0.0] * layers)
-        if self.target is not None:
-            check_reachable(self.run.shape, self.run.lengths, [1.0] * layers, self.target)
+        layers, config = self.run.shape.layers, self.gates.config
+        if "first" not in config.protect:
+            raise ConfigError(
+                "method = 'learned' ends in layers that keep only protected tokens; add 'first' to protect"
+            )
+        self._widths = list(dict.fromkeys(max(1.0, width * layers / 12) for width in WIDTHS))
+        self.searches = len(self._widths)
+        mean_score = 1.0 if config.scale == "relative" else 1.0 / float(self.run.lengths.float().mean())
+        self._begin_with(Shapes(len(self._widths), layers, floor=0.01 * mean_score))
 
     @property
     def rule(self) -> Shapes:
@@ -134,23 +139,29 @@ class Learned(Method):
         return reached[0]
 
     def after_hard_step(self, step: int, *, steps: int, flops: float | None, kept: list[float]) -> None:
-        if step >= REST * steps:
+        last = int(REST * steps)
+        if step > last:
             return
         rule = self.rule
         race = rule.in_race()
         rule.track(race[step % len(race)], kept)
-        if len(race) > 1 and step in [int(share * steps) for share in ROUNDS]:
-            race = self._better_half(race)
+        for share in ROUNDS:
+            if step == int(share * steps) and len(race) > 1:
+                race = self._better_half(race)
+        if step == last and self.target is not None:
+            # Until now thresholds followed what training keeps, under dropout; what counts is what evaluation keeps.
+            self._fit(race[0], self.target, shown=False)
         rule.take(race[(step + 1) % len(race)])
 
-    def finish(self) -> None:
+    def finish(self) -> float | None:
         thresholds = self.rule.current.clone()
         self.gates.rule = None
         self.gates.set_thresholds(thresholds)
+        return None
 
     def _better_half(self, race: list[int]) -> list[int]:
         found = {index: self._divergence_of(index) for index in race}
-        kept = sorted(sorted(found, key=lambda index: found[index])[: len(race) // 2])
+        kept = sorted(sorted(found, key=lambda index: found[index])[: (len(race) + 1) // 2])
         self.rule.racing.copy_(torch.tensor([index in kept for index in range(len(self.rule.racing))]))
         said = ", ".join(f"{self._widths[index]:g} layers: {value:.4f}" for index, value in found.items())
         self.run.progress.note(f"divergence from the dense model, tokens falling within {said}")

@@ -1,6 +1,6 @@
 """What a training run does between the dense model and the pruned one. Rival methods are in `thresher.baselines`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from thresher.config import TrainConfig
 from thresher.core.cost import EncoderShape
 from thresher.models.attach import gates_of
+from thresher.models.rules import Rule
 from thresher.training.budget import Controller, GateScaler, Scaler, check_reachable, scale_to_target
 from thresher.training.objective import Loss, hard_loss, soft_loss
 from thresher.training.progress import Silent
@@ -27,6 +28,8 @@ class Run:
     cost: Callable[[], float]  # relative FLOPs of hard pruning, measured on the calibration rows
     evaluate: Callable[[], dict[str, float]]  # score and relative FLOPs of hard pruning on the selection rows
     divergence: Callable[[], float]  # of hard pruning from the dense model, on the selection rows
+    recall: Callable[[], Any]  # what was remembered before an interruption; None if nothing was
+    remember: Callable[[Any], None]  # something that JSON can write, for a run that is interrupted in `finish`
 
 
 class Method:
@@ -38,11 +41,12 @@ class Method:
 
     name: ClassVar[str]
     knob: ClassVar[str] = "thresholds"  # what `meet` sets
-    searches: ClassVar[int] = 1  # that `meet` makes for it
+    searches: int = 1  # that `meet` makes for it
     learns: ClassVar[bool] = False  # in a soft stage; without one, its steps go to the hard stage
     prunes: ClassVar[bool] = True
     distills: ClassVar[bool] = True  # from the dense teacher
     recordable: ClassVar[bool] = True  # the hard stage's steps differ in nothing but tensors
+    long_finish: ClassVar[bool] = False  # worth saving the state before it
 
     def __init__(self, run: Run) -> None:
         self.run, self.config, self.gates = run, run.config, gates_of(run.model)
@@ -59,6 +63,14 @@ class Method:
     def begin(self) -> None:
         """Give the gates their rule, and refuse a target that cannot be reached."""
         self.gates.rule = None
+
+    def _begin_with(self, rule: Rule, *, pruning: Sequence[float] | None = None, **words: str) -> None:
+        """Let a rule decide, in all layers or in those where `pruning` is positive."""
+        layers = self.run.shape.layers
+        self.gates.rule = rule
+        self.gates.set_thresholds([0.0] * layers)
+        if self.target is not None:
+            check_reachable(self.run.shape, self.run.lengths, pruning or [1.0] * layers, self.target, **words)
 
     def meet(self, target: float) -> float:
         """Turn the one knob until hard pruning costs `target`; returns the relative FLOPs that were reached."""
@@ -79,8 +91,9 @@ class Method:
     def after_hard_step(self, step: int, *, steps: int, flops: float | None, kept: list[float]) -> None:
         """Hold the target while the weights change."""
 
-    def finish(self) -> None:
-        """The best checkpoint is back in the model."""
+    def finish(self) -> float | None:
+        """The best checkpoint is back in the model. Whoever chooses anew gives the selection score of what it chose."""
+        return None
 
     def about(self) -> dict[str, Any]:
         """What else belongs into the saved run's description."""

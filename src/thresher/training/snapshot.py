@@ -53,5 +53,6 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
     for full_name, value in tensors.items():
         name, key = full_name.rsplit("|", 1)
         parameter = parameters[name]
-        # AdamW keeps its step counter where it was made (CPU for the plain loop, the device when fused).
-        optimizer.state[parameter][key] = value if key == "step" else value.to(parameter.device)
+        # AdamW counts its steps on the CPU in the plain loop, and on the device when fused.
+        here = key == "step" and not optimizer.defaults.get("fused")
+        optimizer.state[parameter][key] = value if here else value.to(parameter.device)

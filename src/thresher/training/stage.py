@@ -120,8 +120,6 @@ def _step_batches(
     step, epoch = 0, 0
     while step < steps:
         for batch in batches(lengths, batch_size=size, seed=settings.seed, epoch=epoch):
-            if len(batch) < size:
-                continue  # the incomplete batch of an epoch; its rows come back in the next, differently shuffled
             if step >= steps:
                 return
             if step >= start:

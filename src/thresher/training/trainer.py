@@ -4,6 +4,7 @@ Which tokens are dropped, and what is learned for it, is the method's affair (`t
 """
 
 import functools
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from thresher.errors import ConfigError, DataError, RunError
 from thresher.hardware import choose_precision
 from thresher.models.attach import encoder_shape, gates_of, name_classes_, weights_without_gates
 from thresher.models.predict import Batch, Predictions, predict
+from thresher.records import write_json
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
 from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
@@ -36,6 +38,7 @@ from thresher.training.stage import LoopSettings, StagePlan, run_stage, total_st
 from thresher.training.standing import Standing, digest_of
 
 CALIBRATION_ROWS = 384
+REMEMBERED = "remembered.json"  # what the method knows, beside the saved state
 FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
 
 
@@ -99,6 +102,8 @@ class Trainer:
             cost=lambda: measured_flops(self.model, self._calibration),
             evaluate=lambda: self._evaluate(pruned=True),
             divergence=self._divergence,
+            recall=self._recall,
+            remember=self._remember,
         )
         self.method = method(run)
         self.model.to(self.accelerator.device)
@@ -108,6 +113,7 @@ class Trainer:
         self._teacher: dict[str, Tensor] = {}
         self._resumed: dict[str, dict[str, Tensor]] = {}
         self._began = self._saved = time.monotonic()
+        self._resuming = resume
         if resume:
             self._restore()
 
@@ -186,7 +192,8 @@ class Trainer:
         if not self._best:  # no steps asked for: the decisions as they are
             self._consider(self._evaluate(pruned=True))
         self._restore_best()
-        method.finish()
+        chosen = method.finish()
+        self.standing.best_score = self.standing.best_score if chosen is None else chosen
 
     # ---- one stage, with evaluations and snapshots on the way
 
@@ -203,7 +210,7 @@ class Trainer:
             self.standing.step = step
             if plan.name != "soft":  # the soft stage ends where it ends: its thresholds change until the last step
                 self._consider(found)
-            self._snapshot(optimizer)
+            self._snapshot(optimizer, certainly=plan.name == "hard" and step == plan.steps and self.method.long_finish)
             return found["score"]
 
         run_stage(
@@ -318,9 +325,9 @@ class Trainer:
 
     # ---- interruption
 
-    def _snapshot(self, optimizer: torch.optim.Optimizer) -> None:
+    def _snapshot(self, optimizer: torch.optim.Optimizer, *, certainly: bool) -> None:
         """Save all that a resumed run needs, unless little would be lost without: it is four times the model's size."""
-        due = broadcast_object_list([time.monotonic() - self._saved >= self.config.save_seconds])[0]
+        due = broadcast_object_list([certainly or time.monotonic() - self._saved >= self.config.save_seconds])[0]
         if self.work is None or not due:
             return
         if self.accelerator.is_main_process:
@@ -350,6 +357,14 @@ class Trainer:
         self._best, self._teacher = groups.get("best", {}), groups.get("teacher", {})
         self._resumed = {"optimizer": groups.get("optimizer", {})}
         self._say(f"resuming at stage {self.standing.stage}, step {self.standing.step}")
+
+    def _remember(self, value: Any) -> None:
+        if self.work is not None and self.accelerator.is_main_process:
+            write_json(self.work / REMEMBERED, value)
+
+    def _recall(self) -> Any:
+        file = None if self.work is None else self.work / REMEMBERED
+        return json.loads(file.read_text(encoding="utf-8")) if self._resuming and file and file.is_file() else None
 
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:

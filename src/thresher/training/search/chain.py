@@ -36,7 +36,7 @@ from thresher.training.search.store import (
 from thresher.training.search.table import Table, hopeless_score, measured, report
 from thresher.training.search.trial import (
     DENSE,
-    HOPELESS,
+    NO_TIME,
     Ended,
     OutOfTime,
     Point,
@@ -155,7 +155,7 @@ def _chain(setup: Setup, study: Any, settings: SearchConfig, progress: Callable[
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 trial, ended = running.pop(future), future.result()
-                tell(study, trial, cost=ended.cost, hopeless=ended.given_up == HOPELESS)
+                tell(study, trial, cost=ended.cost, hopeless=ended.given_up != NO_TIME)
                 head = f"trial {trial.number + 1} from {trial.user_attrs['start']:.3f}"
                 said = {"head": head, "target": trial.params["target"], "given_up": ended.given_up}
                 _show(measured(setup, settings), settings, said, progress())

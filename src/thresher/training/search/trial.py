@@ -14,6 +14,7 @@ from torch import Tensor
 
 from thresher.config import PruneConfig, TrainConfig
 from thresher.core.cost import relative_flops
+from thresher.errors import PredictionError
 from thresher.models.attach import gates_of, prune_
 from thresher.models.checkpoint import load_dense, replacing_folder
 from thresher.models.predict import predict
@@ -30,7 +31,7 @@ EVALUATIONS = 2  # a trial keeps its best evaluation; the more there are, the mo
 DENSE = "dense"
 
 
-HOPELESS = "hopeless"
+HOPELESS, DIVERGED, NO_TIME = "hopeless", "its predictions are not numbers", "time is up"
 
 
 class OutOfTime(Exception):
@@ -104,17 +105,19 @@ class Watch(Silent):
 
     def __init__(self, shown: Silent, deadline: float | None, *, hopeless: float | None = None) -> None:
         self._shown, self._deadline, self._hopeless = shown, deadline, hopeless
-        self._stage = ""
+        self._stage, self._left = "", 0
 
     def begin(self, name: str, *, total: int, done: int = 0) -> None:
-        self._stage = name
+        self._stage, self._left = name, total - done
         self._shown.begin(name, total=total, done=done)
 
     def step(self, **numbers: float | None) -> None:
+        """At the last step there is nothing left to save, and an earlier checkpoint may be the one that stays."""
         self._shown.step(**numbers)
+        self._left -= 1
         score = numbers.get("metric")
         if self._stage == "hard" and score is not None and self._hopeless is not None:
-            if not score >= self._hopeless:  # nor is a score that is not a number any good
+            if score < self._hopeless and self._left > 0:
                 raise Hopeless
         if self._deadline is not None and time.time() > self._deadline:
             raise OutOfTime
@@ -165,8 +168,10 @@ def run_trial(setup: Setup, target: float, start: float, hopeless: float, shown:
         points = points_of(setup, target) or next_trial(setup, target=target, start=start, progress=watch)
     except Hopeless:
         return Ended(given_up=HOPELESS)
+    except PredictionError:
+        return Ended(given_up=DIVERGED)
     except OutOfTime:
-        return Ended(given_up="time is up")
+        return Ended(given_up=NO_TIME)
     return Ended(cost=points[0].relative_flops)
 
 
