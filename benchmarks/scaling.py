@@ -155,7 +155,7 @@ def open_run(folder: Path, *, dtypes: Sequence[str], data: Path | None = None, t
     for dtype in dtypes:
         for name, model in (("thresher dense", dense), ("thresher pruned", checkpoint.model)):
             engine = Engine.from_model(model, checkpoint.tokenizer, device="cpu", dtype=dtype)
-            positions = engine.packed.positions
+            positions = engine.packed.tables.positions
             contenders.append(packed(name, engine))
     return Subject(
         run=shown(folder),

@@ -365,3 +365,9 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
         if name not in ("prune", "train") or not isinstance(table, dict):
             raise ConfigError(f"configuration file {path} has '{name}'; only the tables [prune] and [train] are known")
     return tables
+
+
+def trained_length(manifest: Mapping[str, Any]) -> int | None:
+    """The longest sequence in training, in tokens, if the run's description has it."""
+    recipe = manifest.get("recipe")
+    return recipe.get("max_length") if isinstance(recipe, dict) else None

@@ -1,6 +1,7 @@
 """thresher bench on a tiny run: every contender, honest fields, missing rows by name, a record file."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from tests.cli import tiny
+from tests.cli.bad.case import three_classes
 from tests.cli.conftest import Stock
 from thresher import hardware
 from thresher.engine import choose
@@ -46,6 +48,41 @@ def test_bench_reports_every_contender(
         assert 0 < row["latency_ms_p50"] <= row["latency_ms_p95"]
         assert 0 <= row["quality"] <= 1
         assert row["peak_mib"] is None
+
+
+def test_the_dense_rows_are_of_the_base_model_and_bench_says_so(
+    finished: Path, stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's own weights were trained further with tokens dropped: they are no dense model."""
+    loaded: dict[str, Path] = {}
+
+    def build(spec: Spec) -> Contender:
+        loaded[spec.engine] = spec.path
+        return contenders.build(spec)
+
+    monkeypatch.setattr(lineup, "build", build)
+    call = BENCH + " --engines hf,thresher --no-memory --json"
+    found = tiny.succeeds(call, run=finished, test=stock.test)
+    assert found.json()["rivals"] == "the base model head"
+    assert "weights of all rows but packed, pruned: the base model head\n" in found.err
+    dense = stock.head.resolve()
+    assert loaded == {"hugging face": dense, "thresher dense": dense, "thresher pruned": finished}
+
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / "thresher.json").write_text(json.dumps({**tiny.manifest(finished), "base_model": str(tmp_path / "gone")}))
+    found = tiny.succeeds(call, run=run, test=stock.test)
+    assert found.json()["rivals"] == "this run's own weights, unpruned"
+    assert "weights of all rows but packed, pruned: this run's own weights, unpruned\n" in found.err
+    assert set(loaded.values()) == {run}
+
+
+def test_a_run_for_other_classes_is_refused_in_the_words_of_eval(finished: Path, stock: Stock, tmp_path: Path) -> None:
+    three_classes(tmp_path, stock, finished)
+    places = {"run": tmp_path / "run", "test": stock.test}
+    said, evaluated = tiny.thresher(BENCH, **places), tiny.thresher("eval {run} --test {test}", **places)
+    assert said == evaluated and said.code == 1
+    assert said.err == f"error: {tmp_path / 'run'} has 3 outputs, but task test has 2\n"
 
 
 def test_relative_flops_are_those_of_eval(finished: Path, stock: Stock) -> None:
@@ -191,8 +228,8 @@ def test_bench_on_the_device(finished: Path, stock: Stock) -> None:
     assert {row["engine"] for row in result["missing"]} <= {COMPILED}, result["missing"]
     assert all(row["why"] for row in result["missing"])
     assert "NVIDIA" in result["device"] and "triton" in result["versions"]
-    assert "max_memory_allocated" in result["memory"]
-    assert all(row["peak_mib"] > 0 for row in rows.values())
+    assert "max_memory_allocated" in result["memory"] and "max_memory_reserved" in result["memory"]
+    assert all(row["peak_mib"] > 0 and row["peak_reserved_mib"] > 0 for row in rows.values())
     assert rows[("torch unpadded", "fp16", None)]["attention"] == "torch.nn.attention.varlen"
     assert all(row["agreement"] >= 0.8 for key, row in rows.items() if key[0] != "thresher pruned")
 

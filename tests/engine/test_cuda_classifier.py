@@ -324,3 +324,26 @@ def test_few_graphs_are_kept_and_evicted_ones_come_back(monkeypatch: pytest.Monk
     for ids in batches:
         assert_same(engine.logits(ids), expected_of(model, ids))
         assert len(engine.graphs.recorded) <= 2
+
+
+def test_what_no_table_has_is_refused_before_it_is_read() -> None:
+    model = pruned("bert")
+    for engine in (classifier(model, "sync"), classifier(model, "graph")):
+        for ids, types, says in (
+            ([[5, model.config.vocab_size]], None, "token id 60 is outside the model's vocabulary of 60"),
+            ([[5, 6], [-1]], None, "token id -1 is outside"),
+            ([[5, 6]], [[0, 2]], "token type 2 is not one of the model's 2"),
+            ([[5, 6]], [[-1, 0]], "token type -1 is not one"),
+        ):
+            with pytest.raises(ModelError, match=says):
+                engine.logits(ids, types)
+
+
+def test_thresholds_may_be_changed_afterwards() -> None:
+    """As the benchmark does that looks for them: layers that pruned before may not prune now."""
+    model = pruned("bert")
+    engine, ids = classifier(model, "sync"), texts(model)
+    for thresholds in ([0.0] * (LAYERS - 1) + [math.inf], [*SOME[:-1], math.inf]):
+        engine.forward.thresholds = list(thresholds)
+        gates_of(model).set_thresholds(thresholds)
+        assert torch.equal(engine.logits(ids).kept, expected_of(model, ids).kept)

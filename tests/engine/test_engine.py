@@ -14,7 +14,7 @@ from thresher.engine.backends.linear import LINEARS
 from thresher.engine.backends.reference import Reference
 from thresher.engine.engine import Engine
 from thresher.engine.packed import PackedClassifier
-from thresher.engine.weights import read_weights
+from thresher.engine.weights import activation_name, read_weights
 from thresher.errors import ConfigError, ModelError
 from thresher.models.attach import gates_of
 
@@ -193,3 +193,26 @@ def test_products_have_few_shapes(dtype: str, score: str, monkeypatch: pytest.Mo
     plain = engine_with(model, Cpu(dtype)).logits(inputs)
     assert torch.equal(stepped.kept, plain.kept)
     torch.testing.assert_close(stepped.logits, plain.logits, atol=2e-2, rtol=2e-2)
+
+
+def test_what_no_table_has_is_refused() -> None:
+    """An index of -1 would count from the end, and nobody would notice."""
+    model = tiny_model("bert")
+    for backend in (Reference(), Cpu("fp32")):
+        engine = PackedClassifier(read_weights(model), backend, thresholds=[0.0] * LAYERS, config=PruneConfig())
+        for ids, types, says in (
+            ([5, model.config.vocab_size], None, "outside the model's vocabulary"),
+            ([5, -1], None, "token id -1 is outside"),
+            ([5, 6], [0, 2], "token type 2 is not one of the model's 2"),
+            ([5, 6], [0, -1], "token type -1 is not one"),
+        ):
+            with pytest.raises(ModelError, match=says):
+                engine.logits([[5], ids], None if types is None else [None, types])
+
+
+@pytest.mark.parametrize(
+    ("act", "name"), [("gelu", "gelu"), ("gelu_new", "gelu_tanh"), ("gelu_10", "none"), ("relu", "none")]
+)
+def test_activations_are_known_by_what_they_compute(act: str, name: str) -> None:
+    """gelu_10 is GELU up to 10 and flat from there on."""
+    assert activation_name(read_weights(tiny_model("bert", hidden_act=act)).layers[0].activation) == name

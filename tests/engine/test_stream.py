@@ -13,6 +13,7 @@ from tests.cli.tiny import tokenizer as tiny_tokenizer
 from tests.models.families import prune_with_, tiny_model
 from thresher.engine.engine import Engine, Prediction
 from thresher.errors import ConfigError, ModelError
+from thresher.models.checkpoint import save
 
 TEXTS = ["good film", "bad bad film", "film", "good bad good film film", "a b c d e f g"]
 
@@ -48,7 +49,7 @@ def test_a_bad_text_harms_only_itself(engine: Engine) -> None:
 def test_strange_texts_get_a_result(engine: Engine) -> None:
     found = engine.classify(["\U0001f600\U0001f600", "\x00\x01 film", "word " * 200_000])
     assert all(item.label is not None for item in found)
-    assert [item.truncated for item in found] == [False, False, True] and found[2].tokens == engine.packed.positions
+    assert [item.truncated for item in found] == [False, False, True] and found[2].tokens == engine.max_length
 
 
 def test_pairs_and_texts_mix(engine: Engine) -> None:
@@ -159,3 +160,73 @@ def test_progress_changes_nothing(engine: Engine, capsys: pytest.CaptureFixture[
     for found in (engine.classify(texts, progress=True), list(engine.predict(iter(texts), progress=True))):
         assert all(map(alike, found, plain)) and len(found) == len(plain)
     assert capsys.readouterr().out == ""
+
+
+class Flaky:
+    """Like a cursor of rows: one of them is an error, and then it would go on."""
+
+    def __init__(self) -> None:
+        self.read = -1
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        self.read += 1
+        if self.read == 3:
+            raise ValueError("bad row 3")
+        if self.read == 6:
+            raise StopIteration
+        return TEXTS[self.read % len(TEXTS)]
+
+
+def test_a_source_that_fails_is_not_read_on(engine: Engine) -> None:
+    found: list[Prediction] = []
+    source = Flaky()
+    with pytest.raises(ValueError, match="bad row 3"):
+        for prediction in engine.predict(source, window=2):
+            found.append(prediction)  # noqa: PERF402  # what came before the error counts
+    assert source.read == 3
+    assert all(alike(a, b) for a, b in zip(found, engine.classify(TEXTS[:3]), strict=True))
+
+
+def test_words_that_the_model_lacks_harm_only_their_text() -> None:
+    model, tokenizer = tiny_model("bert"), tiny_tokenizer()
+    tokenizer.add_tokens([f"<new{i}>" for i in range(80)])  # and no resize_token_embeddings
+    engine = Engine.from_model(model, tokenizer, device="cpu", dtype="fp32")
+    good, bad, other = engine.classify(["good film", "a <new79> film", "bad film"])
+    assert good.label and other.label and bad.label is None
+    assert f"outside the model's vocabulary of {model.config.vocab_size}" in str(bad.error)
+
+
+def test_segments_that_the_model_does_not_tell_apart() -> None:
+    engine = Engine.from_model(tiny_model("bert", type_vocab_size=1), tiny_tokenizer(), device="cpu", dtype="fp32")
+    pair, text = engine.classify([("good film", "bad film"), "good film"])
+    assert text.label and pair.label is None and "token type 1 is not one of the model's 1" in str(pair.error)
+
+
+def test_a_prediction_that_is_not_a_number_is_an_error() -> None:
+    model = tiny_model("bert").float()
+    with torch.no_grad():
+        for layer in model.bert.encoder.layer:
+            layer.output.dense.weight.mul_(1e5)  # a norm follows: harmless in fp32, too large for fp16
+    exact = Engine.from_model(model, tiny_tokenizer(), device="cpu", backend="reference", dtype="fp32")
+    half = Engine.from_model(model, tiny_tokenizer(), device="cpu", backend="reference", dtype="fp16")
+    assert exact.classify(TEXTS[:1])[0].label is not None
+    (found,) = half.classify(TEXTS[:1])
+    assert found.error == "the prediction is not a number in fp16"
+    assert found.label is None and found.probability is None and found.tokens > 0
+
+
+def test_texts_are_as_long_as_in_training(tmp_path: Path) -> None:
+    """What eval, explain and quantize measured is what the engine computes."""
+    model, tokenizer = tiny_model("bert"), tiny_tokenizer()
+    prune_with_(model)
+    save(model, tokenizer, tmp_path / "run", about={"recipe": {"max_length": 8}})
+    long = " ".join(["film"] * 20)
+    for limit, tokens in ((None, 8), (12, 12)):
+        engine = Engine.load(tmp_path / "run", device="cpu", dtype="fp32", max_length=limit)
+        (found,) = engine.classify([long])
+        assert (found.tokens, found.truncated, engine.describe()["max_length"]) == (tokens, True, tokens)
+    with pytest.raises(ConfigError, match="max_length = 3 is below 4"):
+        Engine.load(tmp_path / "run", device="cpu", dtype="fp32", max_length=3)

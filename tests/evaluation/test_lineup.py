@@ -14,11 +14,11 @@ from thresher.engine.quantize import find_steps
 from thresher.engine.steps import STEPS, load_steps, write_steps
 from thresher.errors import ConfigError
 from thresher.evaluation import lineup
-from thresher.evaluation.alone import heaviest, peak_mib
+from thresher.evaluation.alone import heaviest, peak_memory
 from thresher.evaluation.contenders import Spec, Tokens, load_ours
-from thresher.evaluation.lineup import Group, Material, line_up, parse_engines, rows_of
+from thresher.evaluation.lineup import Group, Material, dense_of, line_up, parse_engines, rows_of
 from thresher.evaluation.verdict import judge
-from thresher.models.checkpoint import load_dense
+from thresher.models.checkpoint import load, load_dense
 
 LONG = [Tokens([2, *range(5, 5 + words), 3], [0] * (words + 2)) for words in (12, 3, 7)]
 
@@ -85,6 +85,35 @@ def test_a_failed_export_is_a_missing_row(dense: Path, tmp_path: Path, monkeypat
     assert [row.engine for row in missing] == ["onnxruntime", "onnxruntime, sorted"] * 2
 
 
+def test_rivals_have_the_weights_that_pruning_started_from(dense: Path, pruned: Path, tmp_path: Path) -> None:
+    checkpoint = load(pruned)
+    checkpoint.manifest["base_model"] = str(dense)
+    found = dense_of(pruned, checkpoint)
+    assert (found.folder, found.name) == (dense.resolve(), "the base model dense")
+    run = tmp_path / "run"
+    shutil.copytree(dense, run / "dense")
+    found = dense_of(run, checkpoint)
+    assert (found.folder, found.name) == (run / "dense", "the dense model fine-tuned with the run (dense/)")
+
+
+def test_rivals_have_the_run_s_own_weights_where_those_are_not_to_be_had(pruned: Path, tmp_path: Path) -> None:
+    checkpoint = load(pruned)
+    others = {
+        "head": tiny.save_model(tmp_path / "head", tiny.classifier_config(("a", "b", "c"))),
+        "none": tiny.save_model(tmp_path / "none", tiny.config(), head=False),
+        "smaller": tiny.save_model(tmp_path / "smaller", tiny.classifier_config(num_hidden_layers=2)),
+        "no model": tmp_path,
+        "gone": tmp_path / "gone",
+        "hub": "some/name",
+        "itself": pruned,  # written anew over the model that it started from
+        "unknown": None,
+    }
+    for why, base in others.items():
+        checkpoint.manifest["base_model"] = base if base is None else str(base)
+        found = dense_of(pruned, checkpoint)
+        assert (found.folder, found.name) == (pruned, "this run's own weights, unpruned"), why
+
+
 def test_static_int8_is_calibrated_for_each_of_our_rows(dense: Path, pruned: Path, tmp_path: Path) -> None:
     """The dense row on the dense model, the pruned row on the pruned one, from the same texts."""
     given = replace(material(dense, tmp_path), run=pruned)
@@ -117,7 +146,7 @@ def test_a_quantized_run_keeps_its_own_steps(dense: Path, pruned: Path, tmp_path
 def test_static_int8_runs_in_a_process_of_its_own(dense: Path, pruned: Path, tmp_path: Path) -> None:
     contenders, _ = line_up(["thresher"], replace(material(dense, tmp_path), run=pruned))
     assert contenders[-1].spec.dtype == "int8-static"
-    assert 50 < peak_mib(contenders[-1].spec, LONG, 2) < 4000
+    assert 50 < peak_memory(contenders[-1].spec, LONG, 2).peak_mib < 4000
 
 
 def test_where_int8_is_not_exact_our_int8_rows_are_missing(
@@ -163,8 +192,8 @@ def test_heaviest_batches_are_the_longest_and_the_fullest() -> None:
 
 
 def test_peak_memory_is_of_a_process_alone(dense: Path) -> None:
-    found = peak_mib(Spec("hugging face", "fp32", dense, pad_id=0, threads=1), [Tokens([2, 5, 3], [0] * 3)], 2)
-    assert 50 < found < 4000
+    found = peak_memory(Spec("hugging face", "fp32", dense, pad_id=0, threads=1), [Tokens([2, 5, 3], [0] * 3)], 2)
+    assert 50 < found.peak_mib < 4000 and found.peak_reserved_mib is None
 
 
 def test_a_process_for_rivals_has_no_torch_in_it() -> None:

@@ -14,7 +14,7 @@ from thresher.core.cost import EncoderShape, dense_macs
 from thresher.engine import choose
 from thresher.errors import ConfigError
 from thresher.evaluation import alone, lineup
-from thresher.evaluation.alone import peak_mib
+from thresher.evaluation.alone import Peak, peak_memory
 from thresher.evaluation.contenders import COMPILED, EAGER, UNPADDED, Contender, Spec, Tokens, build
 from thresher.evaluation.lineup import Group, Material, line_up, parse_engines, rows_of
 from thresher.evaluation.rivals import Row
@@ -161,12 +161,15 @@ def test_times_are_taken_when_the_gpu_is_idle(monkeypatch: pytest.MonkeyPatch) -
     assert found.useful_tflops == pytest.approx(per_text * found.texts_per_s / 1e12)
 
 
-def test_memory_on_a_gpu_is_what_the_row_alone_allocates(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_on_a_gpu_is_what_the_row_alone_takes(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allocated, and reserved; the cache is emptied first, or the row would live on what others left in it."""
     events: list[str] = []
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 5 * 2**20)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 12 * 2**20)
+    held = {"memory_allocated": 5, "max_memory_allocated": 12, "memory_reserved": 8, "max_memory_reserved": 40}
+    for name, mib in held.items():
+        monkeypatch.setattr(torch.cuda, name, lambda mib=mib: mib * 2**20)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append(f"{len(workshop.made)} loaded"))
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: events.append(f"{len(workshop.ran)} runs"))
     spec = Spec("thresher pruned", "fp16", Path(), pad_id=0, threads=1, device="cuda", mode="graph")
-    assert peak_mib(spec, TEXTS, 2) == 7.0
-    assert workshop.made == [spec] and events == ["0 runs"]
+    assert peak_memory(spec, TEXTS, 2) == Peak(peak_mib=7.0, peak_reserved_mib=32.0)
+    assert workshop.made == [spec] and events == ["0 loaded", "1 loaded", "0 runs"]
     assert sorted(size for _, size in workshop.ran) == [1, 2]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from thresher.errors import DataError
-from thresher.tasks import Task, load_file_task
+from thresher.tasks import Task, load_file_task, load_test_file
 from thresher.tasks.splits import fingerprint
 
 
@@ -105,6 +105,25 @@ def test_test_label_unknown_to_train(tmp_path: Path) -> None:
     test = write(tmp_path / "test.jsonl", [{"text": "a", "label": "odd"}])
     with pytest.raises(DataError, match=r"test.jsonl, row 1 \(line 1\): label 'odd' does not.*has: bad, good"):
         load(write(tmp_path / "films.jsonl", films(20)), test)
+
+
+@pytest.mark.parametrize(
+    ("names", "written"),
+    [
+        (("01", "02"), ("01", "02")),  # codes, not numbers
+        (("-1", "10", "9"), ("-1", "10", "9")),
+        (("0", "1"), ("0.0", "+1")),  # numbers, however a test file writes them
+    ],
+)
+def test_classes_mean_the_same_in_training_and_later(
+    names: tuple[str, ...], written: tuple[str, ...], tmp_path: Path
+) -> None:
+    rows = [{"text": f"film {i}", "label": names[i % len(names)]} for i in range(60)]
+    labels = load(write(tmp_path / "films.jsonl", rows)).spec.labels
+    assert set(labels) == set(names)
+    test = write(tmp_path / "test.jsonl", [{"text": "a", "label": label} for label in written])
+    found = load_test_file(test, text_column="text", pair_column=None, label_column="label", labels=labels)
+    assert [labels[int(row.label)] for row in found.test["test"]] == list(names)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-TRAINS = (demo.demo, prune.prune, search.search)  # these can go on after an interruption
+GO_ON = (prune.prune, search.search)  # these have --resume
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
@@ -31,10 +31,15 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **options)
         except KeyboardInterrupt as stop:
-            goes_on = "; a run that has saved its state in OUT.partial goes on with --resume"
-            raise RunError(f"interrupted{goes_on if command in TRAINS else '; nothing was written'}") from stop
+            raise RunError(f"interrupted; {_advice(command)}") from stop
 
     return run
+
+
+def _advice(command: Callable[..., None]) -> str:
+    if command in GO_ON:
+        return "a run that has saved its state in OUT.partial goes on with --resume"
+    return "run it again, it starts anew" if command is demo.demo else "nothing was written"
 
 
 for name, command in (

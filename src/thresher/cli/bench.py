@@ -17,8 +17,8 @@ from thresher.cli.options import (
     TextColumn,
     load_test_rows,
     pick_device,
-    trained_length,
 )
+from thresher.config import trained_length
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,18 +47,21 @@ COLUMNS = (
 )
 LEGEND = {
     "cpu": (
-        "HF, onnxruntime, openvino: the dense model, padded (sorted: texts by length); packed: ours, no padding.\n"
+        "HF, onnxruntime, openvino: dense, padded (sorted: texts by length); packed: ours, no padding.\n"
         f"{COLUMNS}peak, in a process alone."
     ),
     "cuda": (
-        "HF: the dense model, padded (sorted: texts by length; compiled: all to one width); torch unpadded: dense;\n"
+        "HF: dense, padded (sorted: texts by length; compiled: all to one width); torch unpadded: dense;\n"
         "packed: ours, no padding (graph: in CUDA graphs; sync: library products). Times are from host to host.\n"
         f"{COLUMNS}peak on the GPU."
     ),
 }
 MEMORY = {
     "cpu": "peak resident memory of a process with this row alone",
-    "cuda": "peak of torch.cuda.max_memory_allocated in the row's heaviest batches, less what other rows hold",
+    "cuda": (
+        "peak of torch.cuda.max_memory_allocated in the row's heaviest batches, less what other rows hold; "
+        "peak_reserved_mib: the same of max_memory_reserved, which CUDA graphs' own memory is part of"
+    ),
 }
 
 
@@ -101,7 +104,8 @@ def bench(
 
     from thresher.cli.output import console, print_json, quiet_libraries
     from thresher.errors import ConfigError
-    from thresher.evaluation.lineup import Material, parse_engines
+    from thresher.evaluation.lineup import Material, dense_of, parse_engines
+    from thresher.evaluation.quality import check_outputs
     from thresher.evaluation.verdict import judge
     from thresher.models.attach import gates_of
     from thresher.models.checkpoint import load, read_manifest
@@ -125,6 +129,8 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     checkpoint = load(run)
+    if labelled is not None:
+        check_outputs(checkpoint.model, labelled, name=run)
     if "thresher" in wanted:
         gates_of(checkpoint.model).require_thresholds()
     tokenizer = checkpoint.tokenizer
@@ -132,11 +138,11 @@ def bench(
     encoded = encode(tokenizer, examples[:rows], **limits).rows
     calibration, source = _calibration(labelled.train if labelled else [], examples, rows)
     screen = console(as_json)
+    dense = dense_of(run, checkpoint)
     with tempfile.TemporaryDirectory() as work:
         material = Material(
             run=run,
-            # A run without a dense model of its own is compared with its own weights, unpruned.
-            dense=run / "dense" if (run / "dense").is_dir() else run,
+            dense=dense.folder,
             work=Path(work),
             calibration=encode(tokenizer, calibration, **limits).rows,
             pad_id=tokenizer.pad_token_id,
@@ -152,6 +158,7 @@ def bench(
     result = {
         "bench": "engines",
         "run": str(run),
+        "rivals": dense.name,
         **_about(plan),
         "calibration": {"texts": len(calibration), "source": source} if place == "cpu" else None,
         "rows": found,
@@ -208,7 +215,7 @@ def _measure(plan: _Plan, model: Any, screen: "Console") -> tuple[list[dict[str,
     import torch
     from rich.progress import Progress
 
-    from thresher.evaluation.alone import peak_mib
+    from thresher.evaluation.alone import peak_memory
     from thresher.evaluation.lineup import Missing, line_up, rows_of
     from thresher.evaluation.speed import race
     from thresher.evaluation.verdict import add_ratios_
@@ -235,7 +242,7 @@ def _measure(plan: _Plan, model: Any, screen: "Console") -> tuple[list[dict[str,
             bar = bars.add_task("measuring memory", total=len(contenders))
             for row, contender in zip(rows, contenders, strict=True):
                 try:
-                    row["peak_mib"] = peak_mib(contender.spec, plan.texts, plan.material.batch_size)
+                    row |= asdict(peak_memory(contender.spec, plan.texts, plan.material.batch_size))
                 # Killed, most likely for want of memory, or out of the GPU's; the race still counts.
                 except (BrokenProcessPool, torch.OutOfMemoryError) as error:
                     missing.append(Missing(row["engine"], row["dtype"], f"peak memory: {error}", row["mode"]))
@@ -249,6 +256,7 @@ def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
         screen.width = max(screen.width, WIDTH)  # a pipe or a file has no width of its own
     screen.print(_table(result))
     screen.print(LEGEND[result["device_type"]])
+    screen.print(f"weights of all rows but packed, pruned: {result['rivals']}", markup=False, soft_wrap=True)
     if result["device_type"] == "cuda":
         kinds = {SHORT.get(row["engine"], row["engine"]): row["attention"] for row in result["rows"]}
         for kind in dict.fromkeys(filter(None, kinds.values())):

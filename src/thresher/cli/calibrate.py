@@ -159,6 +159,7 @@ def _load_texts(texts: Path | None, task: str | None, data: Path | None) -> "tup
 
 def _load_classifier(model: str, named: "Task | None") -> tuple[Any, Any]:
     """The dense model with its head, and its tokenizer."""
+    from thresher.evaluation.quality import check_outputs
     from thresher.models.checkpoint import MANIFEST, has_head, load_dense
 
     if (Path(model).expanduser() / MANIFEST).is_file():
@@ -167,9 +168,8 @@ def _load_classifier(model: str, named: "Task | None") -> tuple[Any, Any]:
     if not has_head(model):
         raise ModelError(f"{model} has no classification head, so it has no predictions to keep; fine-tune it first")
     network, tokenizer = load_dense(model, whole=True)
-    outputs = network.config.num_labels
-    if named is not None and outputs != named.spec.num_labels:
-        raise DataError(f"{model} has {outputs} outputs, but task {named.spec.name} has {named.spec.num_labels}")
+    if named is not None:
+        check_outputs(network, named, name=model)
     return network, tokenizer
 
 

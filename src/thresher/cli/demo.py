@@ -8,8 +8,12 @@ import typer
 from thresher.cli.options import AsJson
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from thresher.cli.pipeline import Job, Outcome
     from thresher.config import TrainConfig
 
+SUMMARY = "summary.json"  # also the mark of a folder that a demo wrote
 SENTENCES = (
     "a gripping , beautifully acted film that earns every one of its tears .",
     "two hours of my life that i will never get back .",
@@ -30,7 +34,7 @@ def demo(
 
     from thresher.cli.explain import picture, print_explanation, print_legend
     from thresher.cli.output import console, layers_table, percent, print_json, quality_table, quiet_libraries
-    from thresher.cli.pipeline import Job, run_job
+    from thresher.cli.pipeline import Job
     from thresher.evaluation.explain import explain
     from thresher.records import write_json, write_text
     from thresher.tasks import load_task
@@ -47,17 +51,12 @@ def demo(
         device="cpu",
         overwrite=True,
     )
-    outcome = run_job(job, screen)
+    _check_replaceable(job)
+    outcome = _run(job, screen)
     if outcome is None:
         return
     report = outcome.report
     dense, pruned = report["quality"]["test"]["dense"], report["quality"]["test"]["pruned"]
-    screen.print(quality_table("Rotten Tomatoes, test rows", {"dense": dense, "pruned": pruned}))
-    screen.print(layers_table(pruned))
-    explained = [explain(outcome.model, outcome.tokenizer, sentence) for sentence in SENTENCES]
-    print_legend(screen, explained[0].layers)
-    for found in explained:
-        print_explanation(screen, found)
     summary = {
         "dense": {"accuracy": dense["metrics"]["accuracy"]},
         "pruned": {"accuracy": pruned["metrics"]["accuracy"]},
@@ -67,7 +66,13 @@ def demo(
         "seconds": report["seconds"],
         "seed": seed,
     }
-    write_json(out / "summary.json", summary)
+    write_json(out / SUMMARY, summary)  # at once: a demo that is stopped later may be run again
+    screen.print(quality_table("Rotten Tomatoes, test rows", {"dense": dense, "pruned": pruned}))
+    screen.print(layers_table(pruned))
+    explained = [explain(outcome.model, outcome.tokenizer, sentence) for sentence in SENTENCES]
+    print_legend(screen, explained[0].layers)
+    for found in explained:
+        print_explanation(screen, found)
     write_text(out / "explain.svg", picture(explained))
     screen.print(
         f"[bold]{percent(1 - summary['relative_flops'])} of the FLOPs gone[/bold], accuracy "
@@ -93,6 +98,35 @@ def demo_settings(seed: int) -> "TrainConfig":
         max_length=64,
         seed=seed,
     )
+
+
+def _check_replaceable(job: "Job") -> None:
+    """Only what a demo wrote may go; the demo has no --overwrite to ask for more."""
+    from thresher.cli.pipeline import check_output
+    from thresher.engine.steps import STEPS
+    from thresher.errors import RunError
+    from thresher.models.checkpoint import MANIFEST
+
+    check_output(job)
+    if job.work.exists():
+        raise RunError(f"{job.work} holds an interrupted run; choose another --out, or remove that folder")
+    # A quantized copy of a demo's run has its summary too.
+    of_a_demo = (job.out / SUMMARY).is_file() and not (job.out / STEPS).is_file()
+    if (job.out / MANIFEST).is_file() and not of_a_demo:
+        raise RunError(f"{job.out} holds a run that no demo wrote; choose another --out")
+
+
+def _run(job: "Job", screen: "Console") -> "Outcome | None":
+    """Train. The demo has no --resume, so the state of a stopped one would only stand in the way of the next."""
+    import shutil
+
+    from thresher.cli.pipeline import run_job
+
+    try:
+        return run_job(job, screen)
+    except BaseException:  # Ctrl-C too
+        shutil.rmtree(job.work, ignore_errors=True)
+        raise
 
 
 def _embedded_model() -> Path:

@@ -16,8 +16,8 @@ from thresher.cli.options import (
     TextColumn,
     load_test_rows,
     pick_device,
-    trained_length,
 )
+from thresher.config import trained_length
 
 
 def evaluate(
@@ -38,7 +38,8 @@ def evaluate(
     """
     from thresher.cli.measure import Version, measure
     from thresher.cli.output import console, layers_table, print_json, quality_table, quartile_table, quiet_libraries
-    from thresher.errors import ConfigError, DataError
+    from thresher.errors import ConfigError
+    from thresher.evaluation.quality import check_outputs
     from thresher.models.checkpoint import load, load_dense, read_manifest
     from thresher.records import provenance
 
@@ -50,9 +51,7 @@ def evaluate(
     place = pick_device(device)
     quiet_libraries()
     checkpoint = load(run)
-    outputs = checkpoint.model.config.num_labels
-    if outputs != rows.spec.num_labels:
-        raise DataError(f"{run} has {outputs} outputs, but task {rows.spec.name} has {rows.spec.num_labels}")
+    check_outputs(checkpoint.model, rows, name=run)
     checkpoint.model.to(place)
     length = max_length or trained_length(manifest)
     versions = {"pruned": Version({}, pruned=True), "unpruned": Version({}, pruned=False)}

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thresher.cli.options import AsJson, trained_length
+from thresher.cli.options import AsJson
+from thresher.config import trained_length
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -113,12 +113,6 @@ def _class_names(run: Path, trained_on: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(config.id2label[i]) for i in range(config.num_labels)) if config.num_labels > 1 else ()
 
 
-def trained_length(manifest: dict[str, Any]) -> int | None:
-    """The longest sequence in training, if the run says so."""
-    recipe = manifest.get("recipe")
-    return recipe.get("max_length") if isinstance(recipe, dict) else None
-
-
 def pick_device(wanted: str) -> str:
     from thresher.hardware import choose_device
 

@@ -15,8 +15,8 @@ from thresher.cli.options import (
     TestFile,
     TextColumn,
     load_named_task,
-    trained_length,
 )
+from thresher.config import trained_length
 from thresher.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def quantize(
     from thresher.cli.output import console, print_json, quiet_libraries
     from thresher.engine.quantize import DTYPES, check_quantize
     from thresher.engine.quantize import quantize as write_quantized
+    from thresher.evaluation.quality import check_outputs
     from thresher.models.checkpoint import load, read_manifest
     from thresher.tasks.encode import encode, usable_positions
 
@@ -63,9 +64,7 @@ def quantize(
     split, examples = next(iter(rows.test.items()))
     quiet_libraries()
     checkpoint = load(run)
-    outputs = checkpoint.model.config.num_labels
-    if outputs != rows.spec.num_labels:
-        raise DataError(f"{run} has {outputs} outputs, but task {rows.spec.name} has {rows.spec.num_labels}")
+    check_outputs(checkpoint.model, rows, name=run)
     limits = {"max_length": trained_length(manifest), "positions": usable_positions(checkpoint.model.config)}
     calibration, measured = (
         [(row.input_ids, row.token_type_ids) for row in encode(checkpoint.tokenizer, part, **limits).rows]

@@ -190,9 +190,13 @@ def search_job(job: "Job", settings: SearchConfig, screen: "Console") -> "Outcom
         "within": found.report["within"],
         "seconds": found.report["seconds"],
     }
-    save_run(job, found.model, tokenizer, report, dense=found.dense if finetune else None)
-    write_json(job.out / "pareto.json", {**found.report, "held_out_drop": drops})
-    draw_pareto(found.report, job.out)
+
+    def add_files(folder: Path) -> None:
+        write_json(folder / "pareto.json", {**found.report, "held_out_drop": drops})
+        draw_pareto(found.report, folder)
+
+    dense = found.dense if finetune else None
+    save_run(job, found.model, tokenizer, report, dense=dense, add_files=add_files)
     return Outcome(model=found.model, tokenizer=tokenizer, report=report)
 
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from thresher.engine.backends.cpu import Cpu
-from thresher.engine.backends.feedforward import FeedForward, gelu_zero, is_exact_gelu
+from thresher.engine.backends.feedforward import FeedForward, gelu_zero
 from thresher.engine.backends.linear import Float32
 from thresher.engine.packed import PackedClassifier
 from thresher.engine.steps import SITES
-from thresher.engine.weights import Affine, Layer, LayerSteps
+from thresher.engine.weights import Affine, Layer, LayerSteps, activation_name
 from thresher.errors import DataError
 
 ROWS = 32  # looked at per product and batch
@@ -53,7 +53,7 @@ class Observing(Cpu):
         return self.sites[index, site]
 
     def _feed_forward(self, layer: Layer, index: int) -> FeedForward:
-        self.gelu = is_exact_gelu(layer.activation)
+        self.gelu = activation_name(layer.activation) == "gelu"
         inner, outer = self._linear(layer.ffn_in, index, "ffn_in"), self._linear(layer.ffn_out, index, "ffn_out")
         return FeedForward(inner, layer.activation, outer)
 

@@ -1,5 +1,6 @@
 """The engine that users hold: texts in, predictions out, in packed batches that really drop tokens."""
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,9 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from thresher.config import PruneConfig
+from thresher.config import PruneConfig, trained_length
 from thresher.engine.backends.base import Backend
 from thresher.engine.choose import Cuda, choose_backend
 from thresher.engine.packed import Output, PackedClassifier
@@ -59,13 +61,26 @@ class Batch:
 class Engine:
     """Classifies texts with a pruned or dense encoder.
 
-    What is dropped from a text never depends on the texts it is batched with, and values only by rounding.
+    A text's result does not depend on the texts it is batched with, but for rounding: products of other shapes add up
+    in another order. Texts of more than `max_length` tokens are truncated.
     """
 
     def __init__(
-        self, packed: "PackedClassifier | CudaClassifier", tokenizer: Any, *, labels: Sequence[str], why: str
+        self,
+        packed: "PackedClassifier | CudaClassifier",
+        tokenizer: Any,
+        *,
+        labels: Sequence[str],
+        why: str,
+        max_length: int | None = None,
     ) -> None:
+        if max_length is not None and max_length < 4:
+            raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
         self.packed, self.tokenizer, self.labels, self.why = packed, tokenizer, list(labels), why
+        self.max_length = min(max_length or packed.tables.positions, packed.tables.positions)
+        # A tokenizer may have been given words that the model lacks, or number segments that it does not tell apart.
+        words = len(tokenizer) if hasattr(tokenizer, "__len__") else math.inf
+        self._may_miss = words > packed.tables.words or packed.tables.types == 1
         self._tokenizing = threading.Lock()  # a tokenizer keeps its truncation as state: one call at a time
 
     @staticmethod
@@ -77,24 +92,28 @@ class Engine:
         dtype: str = "auto",
         mode: str = "auto",
         dial: float = 1.0,
+        max_length: int | None = None,
     ) -> "Engine":
         """From a folder written by thresher, or any Hugging Face folder with a classification head.
 
         device: auto (a GPU that the kernels can run on, otherwise the CPU), cpu or cuda; backend: auto, cpu, cuda or
         reference; dtype: auto, fp32, bf16, on a GPU also fp16, on the CPU also int8 (activations quantized as they
         come) or int8-static (for a folder made by `thresher quantize`). mode, on a GPU: auto, sync (library products on
-        the live tokens) or graph (CUDA graphs). `dial` scales the thresholds: 0 is dense, 1 as trained, more is faster.
+        the live tokens) or graph (CUDA graphs). `dial` scales the thresholds: 0 is dense, 1 as trained, more is faster;
+        layers that leave only protected tokens do so at any dial above 0. `max_length` in tokens: as in training if not
+        given, or else what the model can take.
         """
         folder = Path(path).expanduser()
         if (folder / MANIFEST).is_file():
             steps = read_steps(folder)
             checkpoint = load(path)
             model, tokenizer = checkpoint.model, checkpoint.tokenizer
+            max_length = max_length or trained_length(checkpoint.manifest)
         else:
             steps = []
             model, tokenizer = load_dense(path, whole=True)
         chosen = choose_backend(backend, dtype, device=device, mode=mode, steps=steps)
-        return Engine.on_backend(model, tokenizer, *chosen, dial=dial)
+        return Engine.on_backend(model, tokenizer, *chosen, dial=dial, max_length=max_length)
 
     @staticmethod
     def from_model(
@@ -106,14 +125,23 @@ class Engine:
         dtype: str = "auto",
         mode: str = "auto",
         dial: float = 1.0,
+        max_length: int | None = None,
         steps: Sequence[LayerSteps] = (),
     ) -> "Engine":
         """From a Hugging Face classifier in memory, with gates or without; `steps` come from `calibrate`."""
         chosen = choose_backend(backend, dtype, device=device, mode=mode, steps=steps)
-        return Engine.on_backend(model, tokenizer, *chosen, dial=dial)
+        return Engine.on_backend(model, tokenizer, *chosen, dial=dial, max_length=max_length)
 
     @staticmethod
-    def on_backend(model: Any, tokenizer: Any, backend: Backend | Cuda, why: str, *, dial: float = 1.0) -> "Engine":
+    def on_backend(
+        model: Any,
+        tokenizer: Any,
+        backend: Backend | Cuda,
+        why: str,
+        *,
+        dial: float = 1.0,
+        max_length: int | None = None,
+    ) -> "Engine":
         """From a model in memory, on a backend made by the caller; `why` is what describe() gives as the reason."""
         kind = model.config.problem_type
         if kind == "multi_label_classification" or (kind == "regression" and model.config.num_labels > 1):
@@ -128,11 +156,11 @@ class Engine:
         packed = _classifier(weights, backend, thresholds=thresholds, config=config, dial=dial)
         names = model.config.id2label
         labels = [str(names[i]) for i in range(model.config.num_labels)] if model.config.num_labels > 1 else []
-        return Engine(packed, tokenizer, labels=labels, why=why)
+        return Engine(packed, tokenizer, labels=labels, why=why, max_length=max_length)
 
     def describe(self) -> dict[str, Any]:
         """Backend, arithmetic and why they were chosen, thresholds, sizes; on a GPU also the mode and its reason."""
-        return {**self.packed.describe(), "why": self.why}
+        return {**self.packed.describe(), "max_length": self.max_length, "why": self.why}
 
     def logits(self, encoded: Sequence[EncodedText]) -> Output:
         """Logits and kept counts of tokenized texts, as one packed batch."""
@@ -166,6 +194,8 @@ class Engine:
 
             def prepare_next() -> "Future[tuple[list[EncodedText], list[Batch]]] | None":
                 """Read a window and prepare it in the background; what was read before a failure still counts."""
+                if failure:
+                    return None
                 chunk: list[Item] = []
                 try:
                     chunk.extend(islice(stream, window))
@@ -184,11 +214,21 @@ class Engine:
     def _prepare(self, items: Sequence[Item], max_tokens: int) -> tuple[list[EncodedText], list[Batch]]:
         """A window's texts as tokens, and token-budget batches of similar lengths of those that are good."""
         with self._tokenizing:
-            encoded = encode_texts(self.tokenizer, items, self.packed.positions)
+            encoded = encode_texts(self.tokenizer, items, self.max_length)
+        if self._may_miss:
+            encoded = [self._checked(text) for text in encoded]
         lengths = [len(text.input_ids) for text in encoded]
         good = sorted((i for i, text in enumerate(encoded) if not text.error), key=lambda i: -lengths[i])
         batches = _within_budget(good, lengths, max_tokens)
         return encoded, [Batch(numbers, self._ready([encoded[i] for i in numbers])) for numbers in batches]
+
+    def _checked(self, text: EncodedText) -> EncodedText:
+        """A text that the embedding tables do not cover gets an error of its own; the batch would have none."""
+        if text.error:
+            return text
+        types = None if text.token_types is None else np.asarray(text.token_types)
+        problem = self.packed.tables.problem(np.asarray(text.input_ids), types)
+        return EncodedText([], error=problem) if problem else text
 
     def _ready(self, encoded: Sequence[EncodedText]) -> Callable[[], Output]:
         """The call that computes a batch; for a GPU it is packed here, while the GPU has other work."""
@@ -211,13 +251,16 @@ class Engine:
             {"tokens": len(text.input_ids), "kept": tuple(kept), "truncated": text.truncated}
             for text, kept in zip(texts, output.kept.tolist(), strict=True)
         ]
-        if not self.labels:
-            for value, more in zip(output.logits[:, 0].tolist(), about, strict=True):
-                yield Prediction(value=value, **more)
-            return
-        best, labels = torch.softmax(output.logits, dim=-1).max(dim=-1)
-        for label, probability, more in zip(labels.tolist(), best.tolist(), about, strict=True):
-            yield Prediction(label=self.labels[label], probability=probability, **more)
+        finite = output.logits.isfinite().all(dim=-1).tolist()
+        best, chosen = (found.tolist() for found in torch.softmax(output.logits, dim=-1).max(dim=-1))
+        values = output.logits[:, 0].tolist()
+        for row, more in enumerate(about):
+            if not finite[row]:  # or it would pass for a prediction
+                yield Prediction(error=f"the prediction is not a number in {self.packed.backend.dtype}", **more)
+            elif self.labels:
+                yield Prediction(label=self.labels[chosen[row]], probability=best[row], **more)
+            else:
+                yield Prediction(value=values[row], **more)
 
 
 def _classifier(weights: Weights, backend: Backend | Cuda, **rules: Any) -> "PackedClassifier | CudaClassifier":

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from thresher.config import PruneConfig
 from thresher.core.cost import EncoderShape
-from thresher.core.gates import protected_tokens, threshold_leaving
+from thresher.core.gates import threshold_leaving
 from thresher.engine.backends.base import Backend
+from thresher.engine.inputs import Tables, description, protected_rows, scaled
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.engine.weights import Weights
-from thresher.errors import ConfigError, ModelError
+from thresher.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -41,30 +42,15 @@ class PackedClassifier:
         config: PruneConfig,
         dial: float = 1.0,
     ) -> None:
-        if not math.isfinite(dial) or dial < 0:
-            raise ConfigError(f"dial = {dial} must be a number of at least 0 (0 = dense, 1 = as trained)")
-        if "first" not in config.protect:
-            raise ModelError(
-                "the head reads the first token, so the engine needs it protected; retrain with protect = first"
-            )
+        self.thresholds = scaled(thresholds, config, dial)
         self.backend, self.config, self.dial = backend, config, dial
-        self.thresholds = [0.0 if dial == 0 else float(value) * dial for value in thresholds]
         self.shape: EncoderShape = weights.shape
-        self.positions = weights.positions
+        self.tables = Tables.of(weights)
         backend.prepare(weights, score=config.score)
 
     def describe(self) -> dict[str, Any]:
         """What is computed, and how."""
-        return {
-            "backend": self.backend.name,
-            "device": self.backend.device,
-            "dtype": self.backend.dtype,
-            "score": self.config.score,
-            "thresholds": [value if math.isfinite(value) else str(value) for value in self.thresholds],
-            "dial": self.dial,
-            "layers": self.shape.layers,
-            "width": self.shape.width,
-        }
+        return description(self)
 
     def logits(
         self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int] | None] | None = None
@@ -94,15 +80,13 @@ class PackedClassifier:
         order = sorted(range(len(input_ids)), key=lambda i: -len(input_ids[i]))
         if not order or min(len(ids) for ids in input_ids) == 0:
             raise ModelError("every sequence needs at least one token, and a batch at least one sequence")
-        longest = len(input_ids[order[0]])
-        if longest > self.positions:
-            raise ModelError(f"{longest} tokens are more than the model's {self.positions} positions; truncate them")
         packed = Ragged.pack([torch.tensor(input_ids[i]) for i in order])
-        runs = replace(packed, sequences=torch.tensor(order)).to(self.backend.device)
         types = None
         if token_types is not None and any(kinds is not None for kinds in token_types):
-            kinds = [torch.tensor(token_types[i] or [0] * len(input_ids[i])) for i in order]
-            types = torch.cat(kinds).to(self.backend.device)
+            types = torch.cat([torch.tensor(token_types[i] or [0] * len(input_ids[i])) for i in order])
+        self.tables.check(len(input_ids[order[0]]), packed.values, types)
+        runs = replace(packed, sequences=torch.tensor(order)).to(self.backend.device)
+        types = None if types is None else types.to(self.backend.device)
         hidden, runs, kept = self._layers(self.backend.embed(runs, types), runs, shares)
         result = self.backend.head(hidden)
         logits = torch.empty_like(result)
@@ -111,7 +95,7 @@ class PackedClassifier:
 
     def _layers(self, hidden: Tensor, runs: Ragged, shares: Sequence[float] | None) -> tuple[Tensor, Ragged, Tensor]:
         """All layers: the first tokens' last states (batch, width), their runs, and kept counts in input order."""
-        protected = self._protected(runs)
+        protected = protected_rows(runs, self.config)
         unprotected = 0 if shares is None else int((~protected).sum())
         # Idle rows after the live ones: products then have few different shapes.
         hidden = F.pad(hidden, (0, 0, 0, idle_rows(len(hidden), self.backend.row_step)))
@@ -148,21 +132,3 @@ class PackedClassifier:
         if self.config.scale == "relative":
             return scores
         return scores / torch.repeat_interleave(runs.lengths, runs.lengths)
-
-    def _protected(self, runs: Ragged) -> Tensor:
-        """(total,) tokens that no threshold may drop, by the same rule as the attached model's."""
-        if self.config.protect == ("first",):
-            flags = torch.zeros(len(runs.values), dtype=torch.bool, device=runs.values.device)
-            flags[runs.first] = True
-            return flags
-        return torch.cat(
-            [
-                protected_tokens(
-                    self.config.protect,
-                    alive=torch.ones(1, len(ids), dtype=torch.bool, device=ids.device),
-                    input_ids=ids[None],
-                    separator_id=self.config.separator_id,
-                )[0]
-                for ids in torch.split(runs.values, runs.lengths.tolist())
-            ]
-        )

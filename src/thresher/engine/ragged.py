@@ -19,7 +19,6 @@ class Ragged:
     cu_seqlens: Tensor
     positions: Tensor
     sequences: Tensor
-    max_len: int
 
     @staticmethod
     def pack(parts: Sequence[Tensor]) -> "Ragged":
@@ -32,7 +31,6 @@ class Ragged:
             cu_seqlens=_starts(lengths),
             positions=torch.cat([torch.arange(len(part)) for part in parts]),
             sequences=torch.arange(len(parts)),
-            max_len=int(lengths.max()),
         )
 
     def to(self, device: str) -> "Ragged":
@@ -42,7 +40,6 @@ class Ragged:
             cu_seqlens=self.cu_seqlens.to(device),
             positions=self.positions.to(device),
             sequences=self.sequences.to(device),
-            max_len=self.max_len,
         )
 
     def unpack(self) -> list[Tensor]:
@@ -83,7 +80,6 @@ class Ragged:
             cu_seqlens=_starts(lengths),
             positions=self.positions[rows],
             sequences=sequences,
-            max_len=int(lengths.max()),
         )
         return smaller, rows
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.core.cost import EncoderShape
@@ -85,6 +86,18 @@ class Weights:
         before = torch.cat([counted.new_zeros(1, dtype=torch.long), counted.long().cumsum(0)])
         rank = before[1:] - torch.repeat_interleave(before[input_ids.first], input_ids.lengths)
         return torch.where(counted, rank + self.position_offset - 1, self.uncounted_id)
+
+
+def activation_name(activation: Callable[[Tensor], Tensor]) -> str:
+    """gelu, gelu_tanh, or none if unknown: by what it computes, because families name and wrap them in many ways.
+
+    Some are GELU until they are cut off, so large values are looked at, too."""
+    probe = torch.cat([torch.linspace(-6, 6, 97), torch.linspace(-1000, 1000, 101)])
+    found = activation(probe)
+    for name, approximate in (("gelu", "none"), ("gelu_tanh", "tanh")):
+        if torch.allclose(found, F.gelu(probe, approximate=approximate), atol=1e-6, rtol=0):
+            return name
+    return "none"
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -19,21 +20,29 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Peak:
+    """The most memory at any time, in MiB; on a GPU also with what torch holds and counts as free."""
+
+    peak_mib: float
+    peak_reserved_mib: float | None = None
+
+
 def alone(function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
     """Call a function of a module in a new process, which ends with it. What it raises is raised here."""
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn"), initializer=_silence) as pool:
         return pool.submit(function, *args, **options).result()
 
 
-def peak_mib(spec: Spec, rows: Sequence[Row], batch_size: int) -> float:
+def peak_memory(spec: Spec, rows: Sequence[Row], batch_size: int) -> Peak:
     """The most memory that a process with this contender alone holds while it runs the batches that need most.
 
-    On a GPU: the most device memory that the contender allocates, its weights included, in this process.
+    On a GPU: the most device memory that the contender allocates and reserves, its weights included, in this process.
     """
     # Plain tokens: unpickling the rows of a task would load torch.
     plain = [Tokens(row.input_ids, row.token_type_ids) for row in rows]
     batches = heaviest(spec, plain, batch_size)
-    return alone(_peak_of, spec, batches) if spec.device == "cpu" else _peak_on_device(spec, batches)
+    return Peak(alone(_peak_of, spec, batches)) if spec.device == "cpu" else _peak_on_device(spec, batches)
 
 
 def heaviest(spec: Spec, rows: Sequence[Tokens], batch_size: int) -> list[list[Tokens]]:
@@ -53,20 +62,26 @@ def _peak_of(spec: Spec, batches: Sequence[Sequence[Tokens]]) -> float:
     return _peak()
 
 
-def _peak_on_device(spec: Spec, batches: Sequence[Sequence[Tokens]]) -> float:
+def _peak_on_device(spec: Spec, batches: Sequence[Sequence[Tokens]]) -> Peak:
     """Of the contender loaded anew: the allocator sees a CUDA graph's memory when it is captured, not in a replay.
 
-    After a race, so that everything is compiled and tuned, which needs memory of its own.
+    After the capture a graph's blocks count as free, though nothing else can have them: only what is reserved shows
+    several graphs together. After a race, so that everything is compiled and tuned, which needs memory of its own.
     """
     import torch
 
     gc.collect()
-    before = torch.cuda.memory_allocated()
+    torch.cuda.empty_cache()  # what other rows left behind would be taken without being reserved anew
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     run = build(spec).run
+    torch.cuda.empty_cache()  # loading's
     torch.cuda.reset_peak_memory_stats()
     for batch in batches:
         run(batch)
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
+    return Peak(
+        (torch.cuda.max_memory_allocated() - allocated) / 2**20,
+        (torch.cuda.max_memory_reserved() - reserved) / 2**20,
+    )
 
 
 def _forget_loading() -> None:

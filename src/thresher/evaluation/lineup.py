@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from thresher.errors import ConfigError
+from thresher.errors import ConfigError, ModelError
 from thresher.evaluation.alone import alone
 from thresher.evaluation.contenders import COMPILED, EAGER, SORTED, UNPADDED, Contender, Spec, build, load_ours
 from thresher.evaluation.rivals import (
@@ -19,11 +20,16 @@ from thresher.evaluation.rivals import (
 )
 from thresher.hardware import native_bf16_on_cpu
 
+if TYPE_CHECKING:
+    from thresher.models.checkpoint import Checkpoint
+
 HF = "hugging face"
 OURS = ("thresher dense", "thresher pruned")
 YARDSTICK = (HF, "fp32")  # always takes part: ratios and agreement are against it
 HALVES = ("fp16", "bf16")  # what a GPU's rows other than the yardstick may compute in
 MODES = ("graph", "sync")
+# What a run shares with the model it was made from.
+SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings")
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,41 @@ class Material:
     batch_size: int
     device: str = "cpu"
     half: str = "fp16"
+
+
+@dataclass(frozen=True)
+class Dense:
+    """The folder whose weights all rows but the pruned ones have, and what it is, without the machine's folders."""
+
+    folder: Path
+    name: str
+
+
+def dense_of(run: Path, checkpoint: "Checkpoint") -> Dense:
+    """The model that pruning started from, where it is still to be had, else the run itself."""
+    if (run / "dense").is_dir():
+        return Dense(run / "dense", "the dense model fine-tuned with the run (dense/)")
+    named = checkpoint.manifest.get("base_model")
+    if isinstance(named, str):
+        base = Path(named).expanduser().resolve()
+        if base != run.resolve() and _fits(base, checkpoint.model.config):
+            return Dense(base, f"the base model {base.name}")
+    return Dense(run, "this run's own weights, unpruned")
+
+
+def _fits(base: Path, config: Any) -> bool:
+    """Whether the folder holds a classifier of this shape: it may be on another machine, or have been written anew."""
+    from transformers import AutoConfig
+
+    from thresher.models.checkpoint import has_head
+
+    try:
+        if not base.is_dir() or not has_head(base, config.num_labels):
+            return False
+    except ModelError:  # not the folder of a model
+        return False
+    found = AutoConfig.from_pretrained(base)
+    return all(getattr(found, name) == getattr(config, name) for name in SHAPE)
 
 
 def groups(device: str = "cpu", half: str = "fp16") -> dict[str, list[Group]]:

@@ -48,6 +48,13 @@ class Quality:
         return asdict(self)
 
 
+def check_outputs(model: Any, task: Task, *, name: object) -> None:
+    """Refuse a model for other classes than the task's; `name` is what the user calls the model."""
+    outputs = model.config.num_labels
+    if outputs != task.spec.num_labels:
+        raise DataError(f"{name} has {outputs} outputs, but task {task.spec.name} has {task.spec.num_labels}")
+
+
 def evaluate(
     model: Any,
     tokenizer: Any,

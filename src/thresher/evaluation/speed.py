@@ -38,7 +38,7 @@ class Speed:
 
     `relative_flops` is in the paper's accounting on true lengths; `engine_relative_flops` is what packed execution
     computes over what it computes for the dense model. `useful_tflops` are those of the real tokens, per second, in the
-    same accounting. `ms_p50` is of whole batches. `peak_mib` is measured apart.
+    same accounting. `ms_p50` is of whole batches. The peaks are measured apart.
     """
 
     engine: str
@@ -58,6 +58,7 @@ class Speed:
     useful_tflops: float
     attention: str | None = None
     peak_mib: float | None = None
+    peak_reserved_mib: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "sequences_per_s": self.texts_per_s}  # its name in the records of benchmarks/gpu

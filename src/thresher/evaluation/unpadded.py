@@ -52,7 +52,6 @@ class UnpaddedDense:
             cu_seqlens=torch.from_numpy(starts),
             positions=torch.from_numpy(np.arange(total) - np.repeat(starts[:-1], lengths)),
             sequences=torch.arange(len(lengths)),
-            max_len=max(lengths),
         )
         tokens[1] = self.weights.position_rows(runs)
         if token_types is not None and any(token_types):

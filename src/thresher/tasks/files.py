@@ -91,7 +91,7 @@ def load_test_file(
 ) -> Task:
     """Rows to evaluate a finished model on, with the class names it was trained with (none for regression)."""
     columns = Columns(text_column, pair_column, label_column)
-    whole = bool(labels) and all(name.lstrip("+-").isdigit() for name in labels)
+    whole = bool(labels) and all(map(_is_whole, labels))
     rows = columns.examples(columns.read(test), Labels(labels, whole=whole))
     spec = TaskSpec(
         name=test.name.split(".")[0],
@@ -101,6 +101,14 @@ def load_test_file(
         metrics=("accuracy",) if labels else REGRESSION_METRICS,
     )
     return Task(spec, [], [], {"test": rows}, f"{test}: {len(rows):,} rows")
+
+
+def _is_whole(name: str) -> bool:
+    """Whether training took the class for a number: it then wrote '7', and never '07', which stays a name."""
+    try:
+        return str(int(name)) == name
+    except ValueError:
+        return False
 
 
 def _text(table: Table, row: int, column: str) -> str:

@@ -27,7 +27,7 @@ def inputs(
     live, width = sum(lengths), heads * head_width
     query = numbers(len(lengths), width, dtype=dtype, device=device)
     key_value = numbers(live + SPARE, 2 * width, dtype=dtype, device=device, live=live, seed=1)
-    named: dict[str, Any] = {"heads": heads, "max_length": max(lengths)}
+    named: dict[str, Any] = {"heads": heads}
     if biased:
         named["positions"] = torch.cat([torch.arange(n) * 3 + 2 for n in [*lengths, SPARE]]).int().to(device)
         named["distance_bias"] = numbers(6 * max(lengths) - 1, heads, dtype=torch.float32, device=device, seed=2)
@@ -66,6 +66,8 @@ def test_the_twins_agree() -> None:
     (query, key_value, cu_seqlens), named = inputs(lengths, torch.float64, "cpu", biased=True)
     queries = torch.zeros(len(key_value), query.shape[1], dtype=torch.float64)
     queries[cu_seqlens[:-1].long()] = query
-    whole, _ = attention_reference(torch.cat([queries, key_value], dim=1), cu_seqlens, score=None, **named)
+    whole, _ = attention_reference(
+        torch.cat([queries, key_value], dim=1), cu_seqlens, score=None, max_length=33, **named
+    )
     first = attend_first_reference(query, key_value, cu_seqlens, **named)
     torch.testing.assert_close(whole[cu_seqlens[:-1].long()], first)

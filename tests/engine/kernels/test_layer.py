@@ -106,5 +106,5 @@ def test_a_pruned_layer(score: str, device: str) -> None:
     weight, bias = place(given.qkv)
     query = linear(found, weight[:WIDTH], bias[:WIDTH], rows=kept.cu_seqlens[:-1])
     key_value = linear(found, weight[WIDTH:], bias[WIDTH:], count=count)
-    first = attend_first(query, key_value, kept.cu_seqlens, heads=HEADS, max_length=longest)
+    first = attend_first(query, key_value, kept.cu_seqlens, heads=HEADS)
     torch.testing.assert_close(first.cpu(), expected_first, atol=2e-5, rtol=2e-5)

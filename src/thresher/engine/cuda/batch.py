@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from thresher.config import PruneConfig
-from thresher.core.gates import protected_tokens
+from thresher.engine.inputs import Tables, protected_rows
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import Weights
 from thresher.errors import ModelError
@@ -77,8 +77,8 @@ class HostBatch:
 class Packer:
     """Fills buffers with texts, in their order."""
 
-    def __init__(self, weights: Weights, config: PruneConfig, *, pinned: bool) -> None:
-        self.weights, self.config, self.pinned = weights, config, pinned
+    def __init__(self, weights: Weights, tables: Tables, config: PruneConfig, *, pinned: bool) -> None:
+        self.weights, self.tables, self.config, self.pinned = weights, tables, config, pinned
         self.typed = weights.token_type is not None
 
     def lengths(self, input_ids: Sequence[Sequence[int]]) -> Tensor:
@@ -86,10 +86,6 @@ class Packer:
         sizes = [len(ids) for ids in input_ids]
         if not sizes or min(sizes) == 0:
             raise ModelError("every sequence needs at least one token, and a batch at least one sequence")
-        if max(sizes) > self.weights.positions:
-            raise ModelError(
-                f"{max(sizes)} tokens are more than the model's {self.weights.positions} positions; truncate them"
-            )
         return torch.tensor(sizes)
 
     def fill(
@@ -103,6 +99,10 @@ class Packer:
         total = int(starts[-1])
         ids, flags = parts.ids[:total], parts.protected[:total]
         ids.numpy()[:] = np.fromiter(chain.from_iterable(input_ids), np.int32, total)
+        types = _types(lengths, token_types) if self.typed else None
+        self.tables.check(int(lengths.max()), ids.numpy(), types)
+        if types is not None:
+            parts.types.numpy()[:total] = types
         parts.positions.numpy()[:total] = np.arange(total) - np.repeat(starts[:-1], lengths)
         parts.cu_seqlens.numpy()[: len(starts)] = starts
         parts.cu_seqlens[len(starts) :] = total
@@ -112,31 +112,10 @@ class Packer:
             cu_seqlens=torch.from_numpy(starts),
             positions=parts.positions[:total],
             sequences=torch.arange(len(lengths)),
-            max_len=int(lengths.max()),
         )
         parts.position_rows[:total] = self.weights.position_rows(runs)
-        if self.typed:
-            parts.types.numpy()[:total] = _types(lengths, token_types)
-        flags[:] = self._protected(runs)
+        flags[:] = protected_rows(runs, self.config)
         return buffer
-
-    def _protected(self, runs: Ragged) -> Tensor:
-        """(total,) tokens that no threshold may drop, by the same rule as the attached model's."""
-        if self.config.protect == ("first",):
-            flags = torch.zeros(len(runs.values), dtype=torch.bool)
-            flags[runs.first] = True
-            return flags
-        return torch.cat(
-            [
-                protected_tokens(
-                    self.config.protect,
-                    alive=torch.ones(1, len(ids), dtype=torch.bool),
-                    input_ids=ids[None],
-                    separator_id=self.config.separator_id,
-                )[0]
-                for ids in torch.split(runs.values, runs.lengths.tolist())
-            ]
-        )
 
 
 def _types(lengths: Any, token_types: Sequence[Sequence[int] | None] | None) -> Any:

@@ -1,7 +1,7 @@
 """A classifier on packed batches on an NVIDIA GPU, with the interface of PackedClassifier, in two ways of running."""
 
-import math
 import threading
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -18,6 +18,7 @@ from thresher.engine.cuda.forward import Forward, Live
 from thresher.engine.cuda.graphs import Graphs, bucket_of
 from thresher.engine.cuda.model import gpu_model
 from thresher.engine.cuda.products import Count
+from thresher.engine.inputs import Tables, description, scaled
 from thresher.engine.kernels.prune import Kept
 from thresher.engine.kernels.toolchain import RUNS_INTERPRETED
 from thresher.engine.packed import Output
@@ -59,12 +60,7 @@ class CudaClassifier:
         device: str = "cuda",
     ) -> None:
         """On device "cpu" the kernels need Triton's interpreter, and graphs are run without being captured."""
-        if not math.isfinite(dial) or dial < 0:
-            raise ConfigError(f"dial = {dial} must be a number of at least 0 (0 = dense, 1 = as trained)")
-        if "first" not in config.protect:
-            raise ModelError(
-                "the head reads the first token, so the engine needs it protected; retrain with protect = first"
-            )
+        self.thresholds = scaled(thresholds, config, dial)
         for name, value, known in (("mode", mode, MODES), ("dtype", dtype, CUDA_DTYPES)):
             if value not in known:
                 raise ConfigError(f"{name} = {value!r} is not one of the cuda backend's: {', '.join(known)}")
@@ -72,33 +68,19 @@ class CudaClassifier:
         on_gpu = device.startswith("cuda")
         self.backend = Place("cuda", dtype, device)
         self.config, self.dial, self.mode = config, dial, mode
-        self.thresholds = [0.0 if dial == 0 else float(value) * dial for value in thresholds]
-        self.shape, self.positions = weights.shape, weights.positions
+        self.shape, self.tables = weights.shape, Tables.of(weights)
         self.outputs = len(weights.head_output.bias)
         model = gpu_model(weights, dtype=DTYPES[dtype], device=device)
         self.forward = Forward(model, self.thresholds, scale=config.scale, score=config.score)
-        pruning = self.forward.pruning_layers
-        self.prunings_before = [sum(each <= layer for each in pruning) for layer in range(self.shape.layers - 1)]
         # The packer needs to know how positions are counted, and no matrix.
         small = replace(weights, layers=[], word=torch.empty(0))
-        self.packer = Packer(small, config, pinned=on_gpu)
+        self.packer = Packer(small, self.tables, config, pinned=on_gpu)
         self.graphs = Graphs(self._without_host, self._tokens_seen, device=device, capture=on_gpu)
         self._computing = threading.Lock()  # graphs have one place for their inputs
 
     def describe(self) -> dict[str, Any]:
         """What is computed, and how."""
-        return {
-            "backend": self.backend.name,
-            "device": self.backend.device,
-            "dtype": self.backend.dtype,
-            "mode": self.mode,
-            "mode_why": self._why(),
-            "score": self.config.score,
-            "thresholds": [value if math.isfinite(value) else str(value) for value in self.thresholds],
-            "dial": self.dial,
-            "layers": self.shape.layers,
-            "width": self.shape.width,
-        }
+        return {**description(self), "mode": self.mode, "mode_why": self._why()}
 
     def _why(self) -> str:
         if self.mode != "auto":
@@ -126,7 +108,7 @@ class CudaClassifier:
             mode = "graph" if sizes["tokens"] <= GRAPH_UP_TO_TOKENS else "sync"
         longest, typed = int(lengths.max()), self.packer.typed
         if mode == "graph":
-            layout = bucket_of(**sizes, longest=longest, positions=self.positions, typed=typed)
+            layout = bucket_of(**sizes, longest=longest, positions=self.tables.positions, typed=typed)
         else:
             layout = Layout(**sizes, max_length=longest, typed=typed)
         return HostBatch(self.packer.fill(layout, input_ids, token_types), layout, lengths, mode)
@@ -211,7 +193,8 @@ class CudaClassifier:
         after = np.diff(starts.numpy(), axis=1)[:, :texts]
         counts = np.concatenate([batch.lengths.numpy()[None], after])
         kept = np.ones((texts, layers), np.int64)
-        kept[:, :-1] = counts[self.prunings_before].T
+        pruning = self.forward.pruning_layers
+        kept[:, :-1] = counts[[bisect_right(pruning, layer) for layer in range(layers - 1)]].T
         return Output(logits=logits[:texts].clone(), kept=torch.from_numpy(kept))
 
     def _to_host(self, values: Tensor) -> Tensor:

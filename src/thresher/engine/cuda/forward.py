@@ -104,7 +104,6 @@ class Forward:
             key_value,
             live.cu_seqlens,
             heads=layer.heads,
-            max_length=live.max_length,
             positions=live.positions,
             distance_bias=self.model.distance_bias,
         )

@@ -1,5 +1,6 @@
 """The whole forward as one CUDA graph per bucket of sizes: no launch and no waiting between copy in and copy out."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from torch import Tensor
 from thresher.engine.cuda.batch import Inputs, Layout
 
 FINE_FROM = 2048  # tokens
+_capturing = threading.Lock()  # while one engine captures, no other may wait for the device
 GRAPHS = 32  # kept at a time; the one that was not used for longest goes first
 # All of the work, given back as one tensor; with the tokens to expect before and after each pruning, or None.
 Run = Callable[[Inputs, Layout, Sequence[int] | None], Tensor]
@@ -50,8 +52,10 @@ class Graphs:
     def __init__(self, run: Run, seen: Seen, *, device: str, capture: bool) -> None:
         self.run, self.seen, self.device, self.capture = run, seen, device, capture
         self.recorded: OrderedDict[Layout, Recorded] = OrderedDict()
-        # One pool for all: a replay's intermediates are dead at its end, and replays never overlap.
+        # One pool for all: a replay's intermediates are dead at its end, and replays never overlap. One stream, too:
+        # memory that was freed on one is not given out on another.
         self.pool = torch.cuda.graph_pool_handle() if capture else None
+        self.stream = torch.cuda.Stream() if capture else None  # type: ignore[no-untyped-call]
 
     def __call__(self, buffer: Tensor, layout: Layout) -> Tensor:
         """The result for a filled buffer, both on the host; valid until the next call."""
@@ -59,7 +63,8 @@ class Graphs:
             return self.run(layout.views(buffer.to(self.device)), layout, None)
         recorded = self.recorded.get(layout)
         if recorded is None:
-            recorded = self._record(layout, buffer)
+            with _capturing:
+                recorded = self._record(layout, buffer)
         self.recorded.move_to_end(layout)
         recorded.inputs.copy_(buffer, non_blocking=True)
         recorded.graph.replay()
@@ -73,7 +78,8 @@ class Graphs:
             self.recorded.popitem(last=False)
         inputs = buffer.to(self.device)
         views = layout.views(inputs)
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = self.stream
+        assert stream is not None  # there is one to capture on
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             expected = self.seen(self.run(views, layout, None).cpu(), layout)

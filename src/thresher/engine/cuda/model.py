@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.engine.kernels.linear import ALIGNED
-from thresher.engine.weights import Affine, Layer, Norm, Weights
+from thresher.engine.weights import Affine, Layer, Norm, Weights, activation_name
 from thresher.errors import ModelError
 
 
@@ -99,13 +98,3 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
         head_output=affine(weights.head_output),
         width=weights.shape.width,
     )
-
-
-def activation_name(activation: Callable[[Tensor], Tensor]) -> str:
-    """By what it computes, because families name and wrap their activations in many ways; "none" if unknown."""
-    probe = torch.linspace(-6, 6, 97)
-    found = activation(probe)
-    for name, approximate in (("gelu", "none"), ("gelu_tanh", "tanh")):
-        if torch.allclose(found, F.gelu(probe, approximate=approximate), atol=1e-6, rtol=0):
-            return name
-    return "none"

@@ -3,8 +3,8 @@
 A run of up to 256 tokens is one program per head: all its keys are in one tile, so the column sums of the probabilities
 cost little. Longer runs take the usual pass with a running maximum, which stores each query's log-sum-exp, and a second
 pass per block of keys that recomputes the logits (not the context) to add up the columns. Which of the two is taken
-depends on the run's own length alone, so a text's result never depends on the texts it is batched with. For scores by
-value, columns are multiplied by the lengths of the keys' value vectors before they are stored.
+depends on the run's own length alone, so what is computed here for a text never depends on the texts in its batch. For
+scores by value, columns are multiplied by the lengths of the keys' value vectors before they are stored.
 """
 # mypy: disable-error-code="no-untyped-def"
 

@@ -20,7 +20,6 @@ def attend_first(
     cu_seqlens: Tensor,
     *,
     heads: int,
-    max_length: int,
     positions: Tensor | None = None,
     distance_bias: Tensor | None = None,
 ) -> Tensor:
@@ -54,7 +53,6 @@ def attend_first_reference(
     cu_seqlens: Tensor,
     *,
     heads: int,
-    max_length: int,
     positions: Tensor | None = None,
     distance_bias: Tensor | None = None,
 ) -> Tensor:

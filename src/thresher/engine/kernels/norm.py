@@ -128,7 +128,8 @@ def _add_norm(
             other = at
         total = tl.load(values + at, mask=mask, other=0.0).to(tl.float32)
         for part in tl.static_range(1, PARTS):
-            total += tl.load(values + part * capacity * WIDTH + at, mask=mask, other=0.0).to(tl.float32)
+            elsewhere = tl.cast(capacity, tl.int64) * (part * WIDTH) + at
+            total += tl.load(values + elsewhere, mask=mask, other=0.0).to(tl.float32)
         if offset is not None:
             total += tl.load(offset + columns, mask=there, other=0.0).to(tl.float32)[None, :]
         total += tl.load(residual + other, mask=mask, other=0.0).to(tl.float32)

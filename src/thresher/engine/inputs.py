@@ -1,0 +1,96 @@
+"""What both layer loops, on packed CPU batches and on the GPU, ask of thresholds and texts."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thresher.config import PruneConfig
+from thresher.core.gates import protected_tokens
+from thresher.engine.ragged import Ragged
+from thresher.engine.weights import Weights
+from thresher.errors import ConfigError, ModelError
+
+
+@dataclass(frozen=True)
+class Tables:
+    """How many rows the embedding tables have; what lies outside would be read from other memory."""
+
+    words: int
+    positions: int
+    types: int | None  # None: the model has no token types, and reads none
+
+    @staticmethod
+    def of(weights: Weights) -> "Tables":
+        types = None if weights.token_type is None else len(weights.token_type)
+        return Tables(words=len(weights.word), positions=weights.positions, types=types)
+
+    def problem(self, ids: Any, types: Any = None) -> str | None:
+        """Why texts cannot be computed, if they cannot. ids, types: (total,), a tensor or an array; types may be one
+        number for all."""
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.words:
+            found = low if low < 0 else high
+            return f"token id {found} is outside the model's vocabulary of {self.words}; take the model's own tokenizer"
+        if types is None or self.types is None or isinstance(types, int):
+            return None
+        low, high = int(types.min()), int(types.max())
+        if low < 0 or high >= self.types:
+            return f"token type {low if low < 0 else high} is not one of the model's {self.types}; leave types out"
+        return None
+
+    def check(self, longest: int, ids: Any, types: Any = None) -> None:
+        """Refuse a batch that cannot be computed."""
+        if longest > self.positions:
+            raise ModelError(f"{longest} tokens are more than the model's {self.positions} positions; truncate them")
+        problem = self.problem(ids, types)
+        if problem is not None:
+            raise ModelError(problem)
+
+
+def scaled(thresholds: Sequence[float], config: PruneConfig, dial: float) -> list[float]:
+    """Thresholds times the dial. Infinite ones, of layers that leave only protected tokens, stay, but at dial 0."""
+    if not math.isfinite(dial) or dial < 0:
+        raise ConfigError(f"dial = {dial} must be a number of at least 0 (0 = dense, 1 = as trained)")
+    if "first" not in config.protect:
+        raise ModelError(
+            "the head reads the first token, so the engine needs it protected; retrain with protect = first"
+        )
+    return [0.0 if dial == 0 else float(value) * dial for value in thresholds]
+
+
+def description(classifier: Any) -> dict[str, Any]:
+    """What a classifier computes, and how."""
+    return {
+        "backend": classifier.backend.name,
+        "device": classifier.backend.device,
+        "dtype": classifier.backend.dtype,
+        "score": classifier.config.score,
+        "thresholds": [value if math.isfinite(value) else str(value) for value in classifier.thresholds],
+        "dial": classifier.dial,
+        "layers": classifier.shape.layers,
+        "width": classifier.shape.width,
+    }
+
+
+def protected_rows(ids: Ragged, config: PruneConfig) -> Tensor:
+    """(total,) tokens that no threshold may drop, by the same rule as the attached model's."""
+    if config.protect == ("first",):
+        flags = torch.zeros(len(ids.values), dtype=torch.bool, device=ids.values.device)
+        flags[ids.first] = True
+        return flags
+    texts = torch.split(ids.values, ids.lengths.tolist())
+    return torch.cat(
+        [
+            protected_tokens(
+                config.protect,
+                alive=torch.ones(1, len(text), dtype=torch.bool, device=text.device),
+                input_ids=text[None],
+                separator_id=config.separator_id,
+            )[0]
+            for text in texts
+        ]
+    )
