@@ -131,7 +131,7 @@ def test_the_best_that_fits_is_chosen_and_the_cheapest_where_none_does() -> None
 def test_the_search_improves_on_one_rate_and_its_front_is_kept() -> None:
     trainer = trainer_of("lat", search_rounds=4)
     standing = trainer.fit()
-    found = trainer._evaluate(pruned=True)
+    found = trainer.judge.evaluate(pruned=True)
     assert found["relative_flops"] <= TARGET + 0.01
     assert standing.best_score is not None and found["score"] >= standing.best_score - 1e-9
     front = gates_of(trainer.model).about["front"]

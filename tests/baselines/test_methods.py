@@ -55,7 +55,7 @@ def test_names_are_those_of_the_settings() -> None:
 
 def test_the_cost_is_what_was_asked_for(trained: tuple[Trainer, Recorder]) -> None:
     trainer, _ = trained
-    cost = trainer._evaluate(pruned=True)["relative_flops"]
+    cost = trainer.judge.evaluate(pruned=True)["relative_flops"]
     name = trainer.method.name
     if name == "dense":
         assert cost == 1.0

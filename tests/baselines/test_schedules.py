@@ -40,7 +40,7 @@ def test_both_keep_as_many_tokens() -> None:
     for name in ("spatten", "random"):
         trainer = trainer_of(name, hard_epochs=0.0, soft_epochs=0.0)
         trainer.fit()
-        kept.append(trainer._predict(trainer._selection_batches, pruned=True).kept)
+        kept.append(trainer.judge.predict(trainer.judge.batches, pruned=True).kept)
     assert kept[0] is not None and kept[0].equal(kept[1])
 
 
@@ -84,7 +84,7 @@ def test_collapse_takes_the_latest_layer_that_meets_the_target() -> None:
 def test_dense_keeps_every_token_and_learns_all_the_same() -> None:
     trainer = trainer_of("dense", task=keyword_task())
     standing = trainer.fit()
-    found = trainer._predict(trainer._selection_batches, pruned=True)
+    found = trainer.judge.predict(trainer.judge.batches, pruned=True)
     assert found.kept is not None and bool((found.kept == found.lengths[:, None]).all())
     assert standing.best_fits, "a target that nothing is held to cannot be missed"
     assert trainer.teacher_logits.shape == (64, 2), "it learns from the same teacher"

@@ -15,7 +15,8 @@ QUICK = "--max-steps 4 --batch-size 8 --lr 1e-3 --precision fp32 --device cpu --
 @pytest.fixture(scope="module")
 def found(stock: Stock, tmp_path_factory: pytest.TempPathFactory) -> tuple[tiny.Said, Path]:
     out = tmp_path_factory.mktemp("search") / "run"
-    command = f"search {{model}} --train {{rows}} --test {{test}} --out {{out}} --max-drop 30% --confidence 0.99 {QUICK} --json"
+    limits = "--max-drop 30% --confidence 0.99"
+    command = f"search {{model}} --train {{rows}} --test {{test}} --out {{out}} {limits} {QUICK} --json"
     return tiny.succeeds(command, model=stock.bare, rows=stock.rows, test=stock.test, out=out), out
 
 

@@ -78,7 +78,7 @@ def test_the_target_is_met_on_rows_it_was_not_calibrated_on(learned: Learned) ->
 
 def test_the_dense_model_learns_the_task_and_the_pruned_one_keeps_it(learned: Learned) -> None:
     assert learned.standing.dense["accuracy"] >= 0.9
-    found = learned.trainer._evaluate(pruned=True)
+    found = learned.trainer.judge.evaluate(pruned=True)
     assert found["accuracy"] >= 0.85
     assert found["score"] == learned.standing.best_score
     assert learned.standing.best_fits == (found["relative_flops"] <= TARGET + 0.01)
@@ -87,7 +87,7 @@ def test_the_dense_model_learns_the_task_and_the_pruned_one_keeps_it(learned: Le
 def test_keeping_the_keyword_is_learned_not_given(learned: Learned) -> None:
     """A random model pruned as hard is at chance, so the accuracy above comes from training."""
     model = gated_model(thresholds=gates_of(learned.model).thresholds.tolist(), seed=7)
-    assert trainer_for(model, task=keyword_task(64, selection=96))._evaluate(pruned=True)["accuracy"] < 0.7
+    assert trainer_for(model, task=keyword_task(64, selection=96)).judge.evaluate(pruned=True)["accuracy"] < 0.7
 
 
 def test_thresholds_were_learned_and_not_only_scaled(learned: Learned) -> None:

@@ -106,7 +106,7 @@ def test_the_best_fine_tuned_checkpoint_becomes_the_teacher(monkeypatch: pytest.
         seen.append(weights_of(model))
         return {"score": 1.0 - 0.1 * len(seen)} | ({"relative_flops": 0.6} if pruned else {})
 
-    monkeypatch.setattr(trainer, "_evaluate", falling)
+    monkeypatch.setattr(trainer.judge, "evaluate", falling)
     standing = trainer.fit()
     assert [row["score"] for row in standing.history[:2]] == pytest.approx([0.9, 0.8])
     assert not torch.equal(seen[0]["classifier.weight"], seen[1]["classifier.weight"])
@@ -258,7 +258,7 @@ def test_regression_is_learned() -> None:
     trainer = trainer_for(model, config, task=value_task(128), finetune=True)
     standing = trainer.fit()
     assert standing.dense["pearson"] > 0.8
-    found = trainer._evaluate(pruned=True)
+    found = trainer.judge.evaluate(pruned=True)
     assert found["pearson"] > 0.7
     assert found["score"] == pytest.approx((found["pearson"] + found["spearman"]) / 2)
     assert trainer.teacher_logits.shape == (128, 1)

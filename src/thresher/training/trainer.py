@@ -11,23 +11,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast, broadcast_object_list, gather_object
+from accelerate.utils import broadcast, broadcast_object_list
 from torch import Tensor, nn
 
 from thresher.config import TrainConfig
-from thresher.core.cost import relative_flops
-from thresher.core.losses import distillation_loss
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.hardware import choose_precision
 from thresher.models.attach import encoder_shape, gates_of, name_classes_, weights_without_gates
-from thresher.models.predict import Batch, Predictions, predict
+from thresher.models.predict import Batch
 from thresher.records import write_json
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
 from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
+from thresher.training.judge import Judge
 from thresher.training.learned import Learned
 from thresher.training.method import Method, Run
 from thresher.training.objective import finetune_loss
@@ -93,6 +91,8 @@ class Trainer:
             )
         self.progress = progress if progress is not None and self.accelerator.is_main_process else Silent()
         self.precision, _ = choose_precision(self.config.precision, self.accelerator.device.type)
+        bf16 = self.precision == "bf16"
+        self.judge = Judge(model, self.accelerator, task, self.selection_set, pad_id=self.pad_id, bf16=bf16)
         run = Run(
             model=model,
             config=self.config,
@@ -100,8 +100,8 @@ class Trainer:
             lengths=torch.tensor(self.train_set.lengths),
             progress=self.progress,
             cost=lambda: measured_flops(self.model, self._calibration),
-            evaluate=lambda: self._evaluate(pruned=True),
-            divergence=self._divergence,
+            evaluate=lambda: self.judge.evaluate(pruned=True),
+            divergence=lambda: self.judge.divergence_from(self._teacher_on_selection),
             recall=self._recall,
             remember=self._remember,
         )
@@ -151,7 +151,7 @@ class Trainer:
         self._teacher = {
             name: value.detach().cpu().clone() for name, value in weights_without_gates(self.model).items()
         }
-        self.standing.dense = self._evaluate(pruned=False)
+        self.standing.dense = self.judge.evaluate(pruned=False)
         self._say(f"dense: selection score {self.standing.dense['score']:.4f}")
 
     def _soft(self) -> None:
@@ -190,7 +190,7 @@ class Trainer:
         )
         self._run(plan, lr=config.hard_lr or config.lr)
         if not self._best:  # no steps asked for: the decisions as they are
-            self._consider(self._evaluate(pruned=True))
+            self._consider(self.judge.evaluate(pruned=True))
         self._restore_best()
         chosen = method.finish()
         self.standing.best_score = self.standing.best_score if chosen is None else chosen
@@ -205,7 +205,7 @@ class Trainer:
         evaluations = self.config.evals_per_stage
 
         def checkpoint(step: int) -> float:
-            found = self._evaluate(pruned=pruned)
+            found = self.judge.evaluate(pruned=pruned)
             self.standing.history.append({"stage": plan.name, "step": step, **found})
             self.standing.step = step
             if plan.name != "soft":  # the soft stage ends where it ends: its thresholds change until the last step
@@ -270,52 +270,20 @@ class Trainer:
         sample = EncodedSet([rows[i] for i in chosen.tolist()], 0, self.train_set.max_length)
         return padded_batches(sample, pad_id=self.pad_id)
 
-    # ---- evaluation
-
-    def _evaluate(self, *, pruned: bool) -> dict[str, float]:
-        """Selection metrics, shared out over the processes; with relative FLOPs when pruned."""
-        found = self._predict(self._selection_batches, pruned=pruned)
-        labels = np.array([row.label for row in self.selection_set.rows])
-        scores = self.task.score(found.logits.numpy(), labels)
-        if found.kept is not None:
-            scores["relative_flops"] = float(relative_flops(self.shape, found.lengths, found.kept))
-        return scores
-
-    @functools.cached_property
-    def _selection_batches(self) -> list[Batch]:
-        return padded_batches(self.selection_set, pad_id=self.pad_id)
-
-    def _predict(self, batches: list[Batch], *, pruned: bool) -> Predictions:
-        """Each process does its share of the batches, in the precision of training; all get all predictions."""
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        mine = batches[rank::world]
-        with torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
-            found = [predict(self.model, mine, pruned=pruned)] if mine else []
-        return Predictions.merge(gather_object(found) if world > 1 else found)
+    # ---- the teacher
 
     def _predict_teacher(self) -> Tensor:
         """(rows, outputs) logits of the dense teacher on the training rows: once, not once an epoch."""
         if self.config.distill == 0 or not self.method.distills or self._hard_steps == 0:
             return torch.empty(0)
         self.progress.begin("teacher", total=1)
-        logits = self._predicted_by_teacher(padded_batches(self.train_set, pad_id=self.pad_id))
+        logits = self.judge.predict_with(self._teacher, padded_batches(self.train_set, pad_id=self.pad_id))
         self.progress.step()
-        return logits
-
-    def _predicted_by_teacher(self, batches: list[Batch]) -> Tensor:
-        current = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        self.model.load_state_dict(self._teacher, strict=False)
-        logits = self._predict(batches, pruned=False).logits
-        self.model.load_state_dict(current)
         return logits
 
     @functools.cached_property
     def _teacher_on_selection(self) -> Tensor:
-        return self._predicted_by_teacher(self._selection_batches)
-
-    def _divergence(self) -> float:
-        ours = self._predict(self._selection_batches, pruned=True).logits
-        return float(distillation_loss(ours, self._teacher_on_selection, temperature=1.0))
+        return self.judge.predict_with(self._teacher, self.judge.batches)
 
     def _teacher_model(self) -> nn.Module:
         model: nn.Module = type(self.model)(self.model.config)

@@ -1,0 +1,58 @@
+"""What a model under training predicts, on batches that are shared out over the processes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from thresher.core.cost import relative_flops
+from thresher.core.losses import distillation_loss
+from thresher.models.attach import encoder_shape
+from thresher.models.predict import Batch, Predictions, predict
+from thresher.tasks.encode import EncodedSet, padded_batches
+from thresher.tasks.task import Task
+
+
+class Judge:
+    """Judges a model on selection rows, in the precision of training."""
+
+    def __init__(
+        self, model: Any, accelerator: Accelerator, task: Task, selection: EncodedSet, *, pad_id: int, bf16: bool
+    ) -> None:
+        self._model, self._accelerator, self._task, self._bf16 = model, accelerator, task, bf16
+        self._shape = encoder_shape(model)
+        self._labels = np.array([row.label for row in selection.rows])
+        self.batches = padded_batches(selection, pad_id=pad_id)
+
+    def evaluate(self, *, pruned: bool) -> dict[str, float]:
+        """Metrics; with relative FLOPs when pruned."""
+        found = self.predict(self.batches, pruned=pruned)
+        scores = self._task.score(found.logits.numpy(), self._labels)
+        if found.kept is not None:
+            scores["relative_flops"] = float(relative_flops(self._shape, found.lengths, found.kept))
+        return scores
+
+    def predict(self, batches: list[Batch], *, pruned: bool) -> Predictions:
+        """Each process does its share of the batches; all get all predictions."""
+        world, rank = self._accelerator.num_processes, self._accelerator.process_index
+        mine = batches[rank::world]
+        with torch.autocast(self._accelerator.device.type, dtype=torch.bfloat16, enabled=self._bf16):
+            found = [predict(self._model, mine, pruned=pruned)] if mine else []
+        return Predictions.merge(gather_object(found) if world > 1 else found)
+
+    def predict_with(self, weights: Mapping[str, Tensor], batches: list[Batch]) -> Tensor:
+        """(rows, outputs) logits of the dense model with these weights; the model keeps its own."""
+        current = {name: value.detach().clone() for name, value in self._model.state_dict().items()}
+        self._model.load_state_dict(weights, strict=False)
+        logits = self.predict(batches, pruned=False).logits
+        self._model.load_state_dict(current)
+        return logits
+
+    def divergence_from(self, logits: Tensor) -> float:
+        """Of hard pruning from others' predictions for the selection rows, (rows, outputs)."""
+        ours = self.predict(self.batches, pruned=True).logits
+        return float(distillation_loss(ours, logits, temperature=1.0))
