@@ -1,6 +1,7 @@
 """Tiny data for experiments that train, and `thresher prune` in this process instead of one of its own."""
 
 import shlex
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,40 @@ def places(folder: Path) -> dict[str, Path]:
     return {"models": folder / "models", "data": folder / "data", "work": folder / "work"}
 
 
+def without_digest(name: str) -> str:
+    """The part of a run's name that people read."""
+    readable, _, digest = name.rpartition("-")
+    assert len(digest) == trained.DIGITS and set(digest) <= set("0123456789abcdef"), name
+    return readable
+
+
 def train_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Starting processes takes longer than training tiny models in them; returns the names of what is trained."""
+    """Starting processes takes longer than training tiny models in them; returns the names of what is trained, without
+    digests."""
     names: list[str] = []
 
     def finished(words: Sequence[str], out: Path, setting: Setting) -> bool:
-        names.append(out.name)
+        names.append(without_digest(out.name))
         tiny.succeeds(shlex.join(words))
         return True
 
     monkeypatch.setattr(trained, "_finished", finished)
     return names
+
+
+def endless_trainings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let every training be a process that sleeps; in the folder returned each leaves a file named by its number."""
+    started = folder / "started"
+    started.mkdir()
+    script = folder / "sleeps"
+    script.write_text(f"#!/bin/sh\ntouch {shlex.quote(str(started))}/$$\nexec sleep 60\n", encoding="utf-8")
+    script.chmod(0o755)
+    monkeypatch.setattr(trained.sys, "executable", str(script))
+    return started
+
+
+def wait_for(folder: Path, count: int) -> None:
+    """Until there are so many files in it."""
+    end = time.monotonic() + 30
+    while len(list(folder.iterdir())) < count and time.monotonic() < end:
+        time.sleep(0.02)

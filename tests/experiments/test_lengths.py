@@ -38,10 +38,15 @@ def places(tmp_path: Path) -> dict[str, Path]:
     rows = [{"sentence": text, "label": int(label == "positive")} for text, label in tiny.sentences(60)]
     tiny.write_rows(data / "train.jsonl", rows[:40])
     tiny.write_rows(data / "validation.jsonl", rows[40:])
-    return {"folder": tmp_path / "experiments", "models": tmp_path / "models", "data": tmp_path / "data"}
+    return {
+        "folder": tmp_path / "experiments",
+        "models": tmp_path / "models",
+        "data": tmp_path / "data",
+        "work": tmp_path / "work",
+    }
 
 
-CALL = "reproduce lengths --folder {folder} --models {models} --data {data}"
+CALL = "reproduce lengths --folder {folder} --models {models} --data {data} --work {work}"
 
 
 def test_through_the_command_line(places: dict[str, Path]) -> None:
@@ -58,7 +63,10 @@ def test_through_the_command_line(places: dict[str, Path]) -> None:
     again = tiny.succeeds("reproduce lengths --folder {folder} --draw", **places)
     assert "measured" not in again.out
     assert pictures == [(folder / name).read_bytes() for name in ("lengths.svg", "lengths.png")]
-    assert "0 rows measured, 1 recorded" in tiny.succeeds("reproduce lengths --folder {folder}", **places).out
+    assert (
+        "0 rows measured, 1 recorded"
+        in tiny.succeeds("reproduce lengths --folder {folder} --work {work}", **places).out
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,8 +75,8 @@ def test_through_the_command_line(places: dict[str, Path]) -> None:
         ("reproduce soup", "unknown experiment 'soup'", 2),
         ("reproduce lengths --folder {data}", "config.toml does not exist", 1),
         ("reproduce lengths --folder {folder} --draw", "has no rows yet", 2),
-        ("reproduce lengths --folder {folder} --models {models}", "--data DIR", 2),
-        ("reproduce lengths --folder {folder} --data {data}", "--models DIR", 2),
+        ("reproduce lengths --folder {folder} --work {work} --models {models}", "--data DIR", 2),
+        ("reproduce lengths --folder {folder} --work {work} --data {data}", "--models DIR", 2),
         ("reproduce lengths --folder {folder} --minutes 0", "minutes = 0", 2),
     ],
 )

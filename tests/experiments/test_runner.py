@@ -1,6 +1,7 @@
 """Experiments go on where they stopped, and their records say where they come from."""
 
 import json
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from thresher.errors import ConfigError, DataError, RunError
+from thresher.experiments import runner
 from thresher.experiments.experiment import EXPERIMENTS, Key, Row, Setting, experiment_named
 from thresher.experiments.runner import RECORDS, Progress, in_order, read_config, read_records, run
 
@@ -20,8 +22,16 @@ class Squares:
 
     KEY = ("number", "seed")
 
-    def __init__(self, *, dies_at: int | None = None, cut_at: int | None = None, fails_at: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        dies_at: int | None = None,
+        cut_at: int | None = None,
+        fails_at: int | None = None,
+        error: Exception | None = None,
+    ) -> None:
         self.dies_at, self.cut_at, self.fails_at = dies_at, cut_at, fails_at
+        self.error = error or RunError("the row's own words")
         self.measured: list[int] = []
         self.checked = 0
 
@@ -35,7 +45,7 @@ class Squares:
         if key["number"] == self.dies_at:
             raise KeyboardInterrupt
         if key["number"] == self.fails_at:
-            raise RunError("the row's own words")
+            raise self.error
         if key["number"] == self.cut_at:
             return None
         self.measured.append(key["number"])
@@ -62,18 +72,19 @@ def test_an_interrupted_experiment_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
-def test_a_row_that_fails_does_not_stop_the_others(tmp_path: Path, parallel: int) -> None:
-    said: list[tuple[int, str]] = []
+@pytest.mark.parametrize("error", [RunError("no"), KeyError("quality"), OSError("no space"), ValueError("nan")])
+def test_a_row_that_fails_does_not_stop_the_others(error: Exception, tmp_path: Path, parallel: int) -> None:
+    said: list[tuple[int, Exception]] = []
     progress = run(
-        Squares(fails_at=3),
+        Squares(fails_at=3, error=error),
         tmp_path,
         NUMBERS,
         command=COMMAND,
         parallel=parallel,
-        on_failure=lambda key, error: said.append((key["number"], str(error))),
+        on_failure=lambda key, error: said.append((key["number"], error)),
     )
     assert progress == Progress(measured=2, recorded=2, left=1, failed=1)
-    assert said == [(3, "the row's own words")]
+    assert said == [(3, error)]
     assert run(Squares(), tmp_path, NUMBERS, command=COMMAND) == Progress(measured=1, recorded=3, left=0)
 
 
@@ -113,6 +124,80 @@ def test_rows_in_the_order_of_the_configuration(tmp_path: Path) -> None:
     run(squares, tmp_path, NUMBERS, command=COMMAND)
     rows = read_records(tmp_path / RECORDS)
     assert [row["number"] for row in in_order(rows, squares, {"numbers": [2, 3]})] == [2, 3]
+
+
+def test_the_last_row_of_a_key_counts() -> None:
+    rows = [{"number": number, "seed": 7, "square": square} for number, square in ((1, 0), (2, 4), (1, 1))]
+    assert [row["square"] for row in in_order(rows, Squares(), {"numbers": [1, 2]})] == [1, 4]
+
+
+class Training(Squares):
+    """Has a run that is needed until its row is recorded; a row may interrupt the call while it is measured."""
+
+    def __init__(self, *, interrupts_at: int | None = None) -> None:
+        super().__init__()
+        self.interrupts_at = interrupts_at
+
+    def measure(self, key: Key, setting: Setting) -> Row | None:
+        out = setting.work / str(key["number"])
+        out.mkdir(parents=True, exist_ok=True)
+        setting.leftovers.append(out)
+        with setting.place() as free:
+            if key["number"] == self.interrupts_at:
+                signal.raise_signal(signal.SIGINT)
+                time.sleep(0.2)  # the main thread is at its end by now
+            return {"square": key["number"] ** 2} if free else None
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_run_is_kept_until_its_row_is_recorded(
+    parallel: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting({"numbers": [3, 1, 2]}, work=tmp_path / "work")
+    append, there = runner.append_record, []
+
+    def full(path: Path, row: Row) -> None:
+        there.append((setting.work / str(row["number"])).is_dir())
+        if row["number"] == 1:
+            with path.open("a", encoding="utf-8") as file:
+                file.write('{"half a ')
+            raise OSError("no space left on device")
+        append(path, row)
+
+    monkeypatch.setattr(runner, "append_record", full)
+    progress = run(Training(), tmp_path, setting, command=COMMAND, parallel=parallel)
+    assert progress == Progress(measured=2, recorded=2, left=1, failed=1) and there == [True] * 3
+    assert sorted(row["square"] for row in read_records(tmp_path / RECORDS)) == [4, 9]
+    assert [path.name for path in setting.work.iterdir()] == ["1"]
+
+
+def test_an_interruption_loses_no_row_that_another_thread_has_measured(tmp_path: Path) -> None:
+    setting = Setting({"numbers": [1, 2, 3, 4]}, work=tmp_path / "work")
+    with pytest.raises(KeyboardInterrupt):
+        run(Training(interrupts_at=2), tmp_path, setting, command=COMMAND, parallel=2)
+    rows = read_records(tmp_path / RECORDS)
+    assert 2 in {row["number"] for row in rows}
+    kept = {path.name for path in setting.work.iterdir()}
+    assert not kept & {str(row["number"]) for row in rows}
+
+
+def test_an_interruption_while_a_row_is_shown_ends_the_others(tmp_path: Path) -> None:
+    """It comes in the caller's code, not where rows are waited for."""
+    stopping = []
+
+    class Waiting(Squares):
+        def measure(self, key: Key, setting: Setting) -> Row | None:
+            if key["number"] > 1:
+                stopping.append(setting.stopping.wait(20))
+                return None
+            return {"square": 1}
+
+    def interrupted(key: Key, row: Row) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(Waiting(), tmp_path, NUMBERS, command=COMMAND, parallel=3, on_row=interrupted)
+    assert stopping == [True, True] and caught.tb, "with the error and all that it holds still at hand"
 
 
 def test_bad_files_and_names(tmp_path: Path) -> None:
@@ -174,3 +259,7 @@ def test_a_row_that_gets_no_place_before_the_deadline_is_left(tmp_path: Path) ->
         assert first and not second
     with setting.place() as after:
         assert not after, "the deadline has passed"
+    stopped = Setting({})
+    stopped.stopping.set()
+    with stopped.place() as late:
+        assert not late

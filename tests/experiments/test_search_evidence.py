@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 import torch
 
+from tests.cli import tiny
 from tests.experiments import runs
 from thresher.core.cost import EncoderShape
 from thresher.core.gates import ramp
@@ -60,9 +61,12 @@ def test_a_search_and_a_sweep_from_one_dense_model(tmp_path: Path, monkeypatch: 
     assert found["within"] == (found["drop"] <= 0.01) and 1 <= found["trials"] <= 2
     assert found["interval"][0] <= found["drop"] <= found["interval"][1]
     assert "search runs/sst2-tiny-0/dense" in found["command"] and "--max-trials 2" in found["command"]
-    assert swept["selection_drop"] is not None and swept["train_epochs"] == 5.0  # 2 soft and 3 hard
+    assert swept["train_epochs"] == 5.0  # 2 soft and 3 hard
     assert found["train_epochs"] == 5.0 + 1.5 * (found["trials"] - 1)
-    assert [path.name for path in setting.work.iterdir() if path.is_dir()] == ["dense-sst2-tiny-0"]
+    (dense,) = (path for path in setting.work.iterdir() if path.is_dir())
+    assert runs.without_digest(dense.name) == "dense-sst2-tiny-0"
+    assert swept["selection_drop"] == tiny.manifest(dense)["selection_score"] - swept["selection_score"]
+    assert found["selection_score"] == found["selection"]["score"]
     (place / "README.md").write_text(MARKS, encoding="utf-8")
     assert all(file.stat().st_size > 0 for file in search.publish(rows, place, setting.config))
 
@@ -79,17 +83,6 @@ def test_an_interrupted_search_goes_on(left: str, flag: str, tmp_path: Path, mon
 def test_a_search_that_the_deadline_stops_is_not_a_row(tmp_path: Path) -> None:
     setting = Setting(config(), **runs.places(tmp_path), deadline=time.monotonic())
     assert all(search.measure(key, setting) is None for key in search.keys(setting.config))
-
-
-def test_half_a_report_is_searched_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model's folder appears before pareto.json does."""
-    setting = Setting(config(), **runs.places(tmp_path))
-    out = setting.work / "search-sst2-tiny-0"
-    out.mkdir(parents=True)
-    monkeypatch.setattr(search, "dense_model", lambda key, setting, rows: tmp_path)
-    monkeypatch.setattr(search, "ensured", lambda words, out, setting: out.is_dir())
-    assert search.measure(search.keys(setting.config)[0], setting) is None
-    assert not out.exists()
 
 
 def manifest(*, dense: float, pruned: float, cost: float, **more: Any) -> dict[str, Any]:
@@ -122,18 +115,17 @@ def test_given_up_trials_are_counted_like_the_longest_of_the_others() -> None:
     assert not row["within"] and row["selection_within"] and row["interval"] == [-0.01, 0.04]
 
 
-def test_a_sweep_s_selection_drop_is_that_of_the_kept_checkpoints() -> None:
-    """The pruned one is within its FLOPs target, though another scores higher."""
-    before = {"history": [{"stage": "finetune", "score": score} for score in (0.8, 0.92, 0.9)]}
-    seen = [("soft", 0.99, 0.5), ("hard", 0.95, 0.6), ("hard", 0.9, 0.505), ("hard", 0.88, 0.5)]
-    history = [{"stage": stage, "score": score, "relative_flops": cost} for stage, score, cost in seen]
-    row = search.sweep_row(manifest(dense=0.9, pruned=0.89, cost=0.5, history=history), before)
+def test_a_sweep_s_selection_drop_is_that_of_what_the_runs_keep() -> None:
+    """Whatever else was seen on the way."""
+    history = [{"stage": "hard", "score": 0.99, "relative_flops": 0.5}]
+    row = search.sweep_row(
+        manifest(dense=0.9, pruned=0.89, cost=0.5, history=history, selection_score=0.9), {"selection_score": 0.92}
+    )
     assert row["selection_drop"] == pytest.approx(0.02) and row["drop"] == pytest.approx(0.01)
-    unknown = search.sweep_row(manifest(dense=0.9, pruned=0.89, cost=0.5, history=[]), before)
-    assert unknown["selection_drop"] is None
+    assert row["selection_score"] == 0.9
 
 
-def swept(cost: float, drop: float, selection: float | None = 0.0) -> dict[str, Any]:
+def swept(cost: float, drop: float, selection: float) -> dict[str, Any]:
     key = {"task": "sst2", "model": "tiny", "kind": "sweep", "target": cost, "seed": 0}
     return {**key, "relative_flops": cost, "drop": drop, "selection_drop": selection} | WORK
 
@@ -146,7 +138,7 @@ def searched(seed: int, cost: float, drop: float) -> dict[str, Any]:
 
 
 WORK = {"train_seconds": 100.0, "train_epochs": 6.0}
-SWEEP = [swept(0.4, 0.03, 0.02), swept(0.5, 0.009, 0.015), swept(0.6, 0.012, 0.004), swept(0.8, 0.0, None)]
+SWEEP = [swept(0.4, 0.03, 0.02), swept(0.5, 0.009, 0.015), swept(0.6, 0.012, 0.004), swept(0.8, 0.0, 0.0)]
 SEARCHES = [searched(0, 0.5, 0.005), searched(1, 0.6, 0.002), searched(2, 0.45, 0.02)]
 PAGE = config(targets=[0.4, 0.5, 0.6, 0.8], seeds=[0, 1, 2])
 

@@ -1,11 +1,17 @@
 """thresher reproduce: one of the paper's tables or figures, by name."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thresher.errors import ConfigError, RunError
+from thresher.errors import ConfigError, RunError, ThresherError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from thresher.experiments.experiment import Setting
+    from thresher.experiments.runner import Progress
 
 
 def reproduce(
@@ -28,8 +34,8 @@ def reproduce(
     from rich.markup import escape
 
     from thresher.cli.output import quiet_libraries
-    from thresher.experiments.experiment import Key, Setting, experiment_named
-    from thresher.experiments.runner import RECORDS, in_order, read_config, read_records, run
+    from thresher.experiments.experiment import Setting, experiment_named
+    from thresher.experiments.runner import RECORDS, in_order, read_config, read_records
 
     if not minutes > 0 or parallel < 1:
         raise ConfigError(f"minutes = {minutes:g} must be greater than 0, and parallel = {parallel} at least 1")
@@ -37,26 +43,11 @@ def reproduce(
     place = folder / name
     config = read_config(place)
     screen = Console(highlight=False)
-
-    def named(key: Key) -> str:
-        return " ".join(map(str, key.values()))
-
     quiet_libraries()
     left = failed = 0
     if not draw:
-        end = time.monotonic() + 60 * minutes
-        try:
-            progress = run(
-                experiment,
-                place,
-                Setting(config, models=models, data=data, work=work, deadline=end),
-                command=f"thresher reproduce {name} --models models --data data",  # this machine's folders say nothing
-                parallel=parallel,
-                on_row=lambda key, row: screen.print(escape(f"{named(key)}: {row['seconds']} s")),
-                on_failure=lambda key, error: screen.print(escape(f"{named(key)}: failed. {error}"), soft_wrap=True),
-            )
-        except KeyboardInterrupt as stop:
-            raise RunError(f"interrupted; {place / RECORDS} has what was measured, and the same call goes on") from stop
+        setting = Setting(config, models=models, data=data, work=work, deadline=time.monotonic() + 60 * minutes)
+        progress = _measure(name, place, setting, parallel=parallel, screen=screen)
         left, failed = progress.left, progress.failed
         screen.print(f"{progress.measured} rows measured, {progress.recorded} recorded, {left} left")
     rows = in_order(read_records(place / RECORDS), experiment, config)
@@ -68,3 +59,40 @@ def reproduce(
         raise RunError(f"{failed} of {left} rows that are left failed, as said above; the same call tries them again")
     if left:
         screen.print("the same command goes on from here")
+
+
+def _measure(name: str, place: Path, setting: "Setting", *, parallel: int, screen: "Console") -> "Progress":
+    """The missing rows, each named when it is done."""
+    from rich.markup import escape
+
+    from thresher.experiments.experiment import Key, experiment_named
+    from thresher.experiments.guard import alone_in
+    from thresher.experiments.runner import RECORDS, run
+    from thresher.hardware import choose_device
+
+    def say(key: Key, what: str) -> None:
+        screen.print(escape(f"{' '.join(map(str, key.values()))}: {what}"), soft_wrap=True)
+
+    try:
+        with alone_in(setting.work):
+            return run(
+                experiment_named(name),
+                place,
+                setting,
+                command=f"thresher reproduce {name} --models models --data data",  # this machine's folders say nothing
+                device=choose_device()[0],
+                parallel=parallel,
+                on_row=lambda key, row: say(key, f"{row['seconds']} s"),
+                on_failure=lambda key, error: say(key, f"failed. {_reason(error)}"),
+            )
+    except KeyboardInterrupt as stop:
+        raise RunError(f"interrupted; {place / RECORDS} has what was measured, and the same call goes on") from stop
+
+
+def _reason(error: Exception) -> str:
+    """An error's own words; of one that is a bug also its type, and where it happened."""
+    import traceback
+
+    if isinstance(error, ThresherError):
+        return str(error)
+    return f"{type(error).__name__}: {error}\n{''.join(traceback.format_tb(error.__traceback__))}".rstrip()

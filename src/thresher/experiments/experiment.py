@@ -23,8 +23,9 @@ EXPERIMENTS = {name: f"thresher.experiments.{name}" for name in NAMES}
 class Setting:
     """What a call is given: the settings in config.toml, and where things are on this machine.
 
-    `deadline` is the time.monotonic() at which the call must end. `places` counts what may compute at a time: rows that
-    wait for each other hold none. Paths stay out of the records.
+    `deadline` is the time.monotonic() at which the call must end, `stopping` is set where it must end before that.
+    `places` counts what may compute at a time: rows that wait for each other hold none. `leftovers` are folders that a
+    row needs no more once it is recorded. Paths stay out of the records.
     """
 
     config: dict[str, Any]
@@ -33,14 +34,19 @@ class Setting:
     work: Path = Path("runs/experiments")
     deadline: float = float("inf")
     places: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))
+    stopping: threading.Event = field(default_factory=threading.Event)
+    leftovers: list[Path] = field(default_factory=list)
+
+    def over(self) -> bool:
+        return self.stopping.is_set() or time.monotonic() >= self.deadline
 
     @contextmanager
     def place(self) -> Iterator[bool]:
-        """Wait for a place to compute in; False where the deadline comes first."""
+        """Wait for a place to compute in; False where the call must end first."""
         left = self.deadline - time.monotonic()
         taken = left > 0 and self.places.acquire(timeout=min(left, threading.TIMEOUT_MAX))
         try:
-            yield taken
+            yield taken and not self.stopping.is_set()
         finally:
             if taken:
                 self.places.release()

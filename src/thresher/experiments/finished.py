@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thresher.errors import RunError
 from thresher.experiments.experiment import Key, Row, Setting
-from thresher.experiments.trained import settings_of, trained_run
+from thresher.experiments.trained import trained_run
 
 if TYPE_CHECKING:
     from thresher.models.checkpoint import Checkpoint
@@ -53,10 +52,7 @@ def traced(key: Key, setting: Setting) -> Traces | None:
     if run is None:
         return None
     task = load_task(key["task"], data=setting.data_folder())
-    asked = settings_of(setting.config, model=key["model"], task=key["task"])
-    asked |= setting.config.get("methods", {}).get(key["method"], {})
     with opened(run) as checkpoint:
-        _check_settings(run, checkpoint.manifest["recipe"], asked)
         return follow(checkpoint, next(iter(task.test.values())))
 
 
@@ -89,13 +85,3 @@ def origin(manifest: dict[str, Any]) -> Row:
     """What a record says of the training."""
     where = manifest["provenance"]
     return {"train_seconds": manifest["seconds"], "device": where["device"], "versions": where["versions"]}
-
-
-def _check_settings(run: Path, recipe: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Experiments share runs by name; one that was trained otherwise must not pass for ours."""
-    for name, value in asked.items():
-        if recipe.get(name, value) != value:
-            raise RunError(
-                f"{run.name} was trained with {name} = {recipe[name]}, and config.toml says {value}; "
-                "remove it from the work folder, or give another --work"
-            )

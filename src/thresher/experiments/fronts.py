@@ -25,12 +25,14 @@ def measure_on_front(key: Key, setting: Setting) -> Row | None:
     with opened(run) as saved:
         rule = gates_of(saved.model).rule
         assert isinstance(rule, TopCount)  # what LAT leaves behind
-        rule.set_counts(chosen_for(key["target"], saved.manifest["front"]))
+        chosen = chosen_for(key["target"], saved.manifest["front"])
+        rule.set_counts(chosen.lengths)
         found = evaluate(saved.model, saved.tokenizer, task, max_length=saved.manifest["recipe"]["max_length"])
     pruned = {
         "pruned": found.metrics["score"],
         "gflops_pruned": found.gflops,
         "relative_flops": found.relative_flops,
         "kept_per_layer": found.kept_per_layer,
+        "selection_score": chosen.score,
     }
     return {**row_of(saved.manifest), **pruned, "command": shown(shared, setting.config)}

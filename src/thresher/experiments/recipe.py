@@ -5,11 +5,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from thresher.experiments.experiment import Key, Row, Setting
+from thresher.experiments.experiment import Key, Row
 from thresher.experiments.publish import markdown_table, write_between_marks
 from thresher.experiments.table1 import check
 from thresher.experiments.tradeoff import at_cost
-from thresher.experiments.trained import measure_trained
+from thresher.experiments.trained import measure_trained as measure
 from thresher.report.figures import BLUE, INK, ORANGE, pyplot_in_style, save_figure
 
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
@@ -40,10 +40,6 @@ def keys(config: dict[str, Any]) -> list[Key]:
         for target in _targets(variant, config)
         for task in config["tasks"]
     ]
-
-
-def measure(key: Key, setting: Setting) -> Row | None:
-    return measure_trained(key, setting)
 
 
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:

@@ -1,22 +1,28 @@
 """Runs an experiment in chunks of a few minutes: rows whose key is in records.jsonl are not measured again."""
 
 import json
+import os
+import shutil
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from thresher.errors import ConfigError, DataError, RunError, ThresherError
+from thresher.errors import ConfigError, DataError, RunError
 from thresher.experiments.experiment import Experiment, Key, Row, Setting
+from thresher.experiments.guard import interruptions
 from thresher.records import append_record, provenance, write_text
 
 RECORDS, CONFIG = "records.jsonl", "config.toml"
 MOST_ROWS = 256
-Measured = Row | ThresherError | None  # a row, why there is none, or nothing where the deadline came first
+PATIENCE = 0.3  # seconds between two looks for an interruption
+Measured = Row | Exception | None  # a row, why there is none, or nothing where the deadline came first
+Each = Generator[tuple[Key, Measured], None, None]
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ def run(
     device: str = "cpu",
     parallel: int = 1,
     on_row: Callable[[Key, Row], None] = lambda key, row: None,
-    on_failure: Callable[[Key, ThresherError], None] = lambda key, error: None,
+    on_failure: Callable[[Key, Exception], None] = lambda key, error: None,
 ) -> Progress:
     """Measure the missing rows until the deadline, `parallel` at a time; one that fails does not stop the others.
     `command` is what the records name as their origin, unless a row names its own.
@@ -58,49 +64,78 @@ def run(
     missing = [key for key in experiment.keys(setting.config) if _key(key, experiment) not in done]
     if missing:
         experiment.check(setting)
-    setting = replace(setting, places=threading.Semaphore(parallel))
+    setting = replace(setting, places=threading.Semaphore(parallel), stopping=threading.Event())
     about = provenance(device=device, seed=None) | {"command": command}
+    recording = threading.Lock()
 
     def measure(key: Key) -> Measured:
-        if time.monotonic() >= setting.deadline:
+        """Whoever measures a row also records it, and only then removes its run: nothing that happens loses both."""
+        if setting.over():
             return None
-        began = time.monotonic()
+        own, began = replace(setting, leftovers=[]), time.monotonic()
         try:
-            found = experiment.measure(key, setting)
-        except ThresherError as error:
+            found = experiment.measure(key, own)
+            if found is None:
+                return None
+            seconds = round(time.monotonic() - began, 1)
+            row = {**about, "seed": key.get("seed"), **key, "seconds": seconds, **found}
+            with recording:
+                _append(file, row)
+        except Exception as error:  # of any kind: the other rows are not to be lost for it
             return error
-        if found is None:
-            return None
-        seconds = round(time.monotonic() - began, 1)
-        return {**about, "seed": key.get("seed"), **key, "seconds": seconds, **found}
+        for run_folder in own.leftovers:
+            shutil.rmtree(run_folder, ignore_errors=True)  # what cannot be removed is in nobody's way
+        return row
 
     measured = failed = 0
-    for key, row in _each(measure, missing, parallel):
-        if isinstance(row, ThresherError):
-            failed += 1
-            on_failure(key, row)
-        elif row is not None:
-            append_record(file, row)
-            measured += 1
-            on_row(key, row)
+    alone = parallel == 1
+    with interruptions(at_once=alone) as interrupted:
+        each = _one_by_one(measure, missing) if alone else _in_threads(measure, missing, setting, interrupted)
+        with closing(each):
+            for key, row in each:
+                if isinstance(row, Exception):
+                    failed += 1
+                    on_failure(key, row)
+                elif row is not None:
+                    measured += 1
+                    on_row(key, row)
     return Progress(measured, len(done) + measured, len(missing) - measured, failed)
 
 
-def _each(measure: Callable[[Key], Measured], keys: Sequence[Key], parallel: int) -> Iterator[tuple[Key, Measured]]:
-    """Rows as they come. One at a time needs no thread, and an interruption then ends the work at once."""
-    if parallel == 1:
-        for key in keys:
-            row = measure(key)
-            yield key, row
-            if row is None:
-                return
-        return
+def _append(file: Path, row: Row) -> None:
+    """All of a row or nothing: half a line, which a full disk leaves, would spoil the next row."""
+    size = file.stat().st_size if file.exists() else 0
+    try:
+        append_record(file, row)
+    except OSError:
+        if file.exists():
+            os.truncate(file, size)
+        raise
+
+
+def _one_by_one(measure: Callable[[Key], Measured], keys: Sequence[Key]) -> Each:
+    """Without a thread, so that an interruption ends the work at once."""
+    for key in keys:
+        row = measure(key)
+        yield key, row
+        if row is None:
+            return
+
+
+def _in_threads(
+    measure: Callable[[Key], Measured], keys: Sequence[Key], setting: Setting, interrupted: Callable[[], bool]
+) -> Each:
+    """Rows as they come. Whatever ends this also ends what still runs."""
     with ThreadPoolExecutor(MOST_ROWS) as pool:  # most of them wait for a place, or for a run that they share
-        running = {pool.submit(measure, key): key for key in keys}
         try:
-            for future in as_completed(running):
-                yield running[future], future.result()
+            running = {pool.submit(measure, key): key for key in keys}
+            while running:
+                for future in wait(running, timeout=PATIENCE, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), future.result()
+                if interrupted():
+                    raise KeyboardInterrupt
         finally:
+            setting.stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -119,10 +154,10 @@ def read_records(file: Path) -> list[Row]:
 
 
 def in_order(rows: Sequence[Row], experiment: Experiment, config: dict[str, Any]) -> list[Row]:
-    """The rows that the configuration asks for, in its order, whatever order they were measured in."""
-    place = {_key(key, experiment): number for number, key in enumerate(experiment.keys(config))}
-    known = [row for row in rows if _key(row, experiment) in place]
-    return sorted(known, key=lambda row: place[_key(row, experiment)])
+    """The rows that the configuration asks for, in its order; the last of those with one key."""
+    last = {_key(row, experiment): row for row in rows}
+    wanted = [_key(key, experiment) for key in experiment.keys(config)]
+    return [last[key] for key in wanted if key in last]
 
 
 def _key(row: Row, experiment: Experiment) -> tuple[Any, ...]:

@@ -1,7 +1,6 @@
 """`thresher search` against a sweep: is the drop kept on other rows, at which cost, and for how much training?"""
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,15 @@ from thresher.experiments.experiment import Key, Row, Setting
 from thresher.experiments.publish import write_between_marks
 from thresher.experiments.search_page import draw, tables, verdict
 from thresher.experiments.table1 import check
-from thresher.experiments.trained import dense_model, ensured, kept_score, row_of, settings_of, shown, trained_run
+from thresher.experiments.trained import (
+    dense_model,
+    ensured,
+    folder_name,
+    row_of,
+    settings_of,
+    shown,
+    trained_run,
+)
 
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
 
@@ -45,19 +52,24 @@ def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[P
     return [page, *draw(rows, folder, config)]
 
 
+def search_settings(key: Key, config: dict[str, Any]) -> dict[str, Any]:
+    """What is asked for, the sweep's training settings, and what [search] adds."""
+    asked = {"max_drop": f"{100 * config['max_drop']:g}%", "finetune": "never", "seed": key["seed"]}
+    return {**asked, **settings_of(config, model=key["model"], task=key["task"]), **config.get("search", {})}
+
+
 def search_command(key: Key, config: dict[str, Any], *, source: str, data: str, out: str) -> list[str]:
-    """The words after `thresher`: the sweep's training settings, and what [search] adds."""
-    settings = {**settings_of(config, model=key["model"], task=key["task"]), **config.get("search", {})}
+    """The words after `thresher`."""
+    settings = search_settings(key, config)
     words = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    asked = ["--max-drop", f"{100 * config['max_drop']:g}%", "--finetune", "never", "--seed", str(key["seed"])]
-    return ["search", source, "--task", key["task"], "--data", data, "--out", out, *asked, *words]
+    return ["search", source, "--task", key["task"], "--data", data, "--out", out, *words]
 
 
 def search_row(manifest: dict[str, Any], report: dict[str, Any], *, limit: float) -> Row:
     """A search's choice on validation rows, and what it knew of it, from its thresher.json and pareto.json."""
-    found = row_of(manifest)
     (official,) = report["held_out_drop"].values()
     (chosen,) = (point for point in report["points"] if point["chosen"])
+    found = row_of({**manifest, "selection_score": chosen["score"]})
     trained = [point for point in report["points"] if point["dial"] == 1.0]
     further = [point["seconds"] for point in trained if point["trained_from"] is not None]
     lost, recipe = len(report["given_up"]), manifest["recipe"]
@@ -83,24 +95,22 @@ def search_row(manifest: dict[str, Any], report: dict[str, Any], *, limit: float
 def sweep_row(manifest: dict[str, Any], before: dict[str, Any]) -> Row:
     """A run of the sweep on validation rows and on selection rows; `before` describes its dense model's run."""
     found, recipe = row_of(manifest), manifest["recipe"]
-    dense, pruned = kept_score(before["history"], "finetune"), found["selection_score"]
     return {
         **found,
         "drop": found["dense"] - found["pruned"],
-        "selection_drop": None if dense is None or pruned is None else dense - pruned,
+        "selection_drop": before["selection_score"] - found["selection_score"],
         "train_epochs": recipe["soft_epochs"] + recipe["hard_epochs"],
     }
 
 
 def _searched(key: Key, setting: Setting, dense: Path) -> Row | None:
-    out = setting.work / f"search-{key['task']}-{key['model']}-{key['seed']}"
-    if out.is_dir() and not (out / "pareto.json").is_file():  # interrupted between the model and its report
-        shutil.rmtree(out)
+    parts, settings = [key[name] for name in ("task", "model", "seed")], search_settings(key, setting.config)
+    out = setting.work / folder_name("search", *parts, settings=settings, origin=[dense.parent.name])
     data = str(setting.data_folder())
     if not ensured(search_command(key, setting.config, source=str(dense), data=data, out=str(out)), out, setting):
         return None
     row = search_row(_read(out / "thresher.json"), _read(out / "pareto.json"), limit=setting.config["max_drop"])
-    shutil.rmtree(out)
+    setting.leftovers.append(out)
     name = f"runs/{key['task']}-{key['model']}-{key['seed']}/dense"  # without this machine in it
     words = search_command(key, setting.config, source=name, data="data", out="runs/OUT")
     return {**row, "command": " ".join(["thresher", *words])}
@@ -111,8 +121,8 @@ def _swept(key: Key, setting: Setting, dense: Path) -> Row | None:
     out = trained_run(own, setting)
     if out is None:
         return None
+    setting.leftovers.append(out)
     row = sweep_row(_read(out / "thresher.json"), _read(dense.parent / "thresher.json"))
-    shutil.rmtree(out)
     return {**row, "command": shown(own, setting.config)}
 
 

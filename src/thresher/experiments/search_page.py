@@ -19,7 +19,7 @@ COLUMNS = (
 
 def best(sweep: Sequence[Row], limit: float, *, by: str = "drop") -> Row | None:
     """The cheapest run whose drop, on the rows that `by` names, is within the limit."""
-    within = [row for row in sweep if row[by] is not None and row[by] <= limit]
+    within = [row for row in sweep if row[by] <= limit]
     return min(within, key=lambda row: float(row["relative_flops"]), default=None)
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from thresher.experiments.experiment import Key, Row, Setting
 from thresher.experiments.publish import markdown_table, write_between_marks
-from thresher.experiments.trained import measure_trained
+from thresher.experiments.trained import measure_trained as measure
+
+__all__ = ["KEY", "check", "keys", "measure", "publish"]
 
 KEY = ("task", "model", "method", "target", "seed")
 COLUMNS = ("task", "model", "seed", "dense", "pruned", "drop", "GFLOPs", "fewer FLOPs", "paper (RoBERTa-base)")
@@ -28,10 +30,6 @@ def keys(config: dict[str, Any]) -> list[Key]:
         for model in config["models"]
         for task, about in config["tasks"].items()
     ]
-
-
-def measure(key: Key, setting: Setting) -> Row | None:
-    return measure_trained(key, setting)
 
 
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:

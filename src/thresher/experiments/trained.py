@@ -1,7 +1,7 @@
 """Rows that are training runs: `thresher prune` in a process of its own, from a dense model that is fine-tuned once."""
 
+import hashlib
 import json
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,6 +17,7 @@ from thresher.experiments.experiment import Key, Row, Setting
 
 PATIENCE = 0.3  # seconds between two looks at a process
 SAVED = ("state", "study.journal")  # what an interrupted `prune` and an interrupted `search` leave behind
+DIGITS = 8  # of a digest in the name of a run
 _training: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by the run's name
 
 
@@ -29,21 +30,39 @@ def settings_of(config: dict[str, Any], *, model: str, task: str) -> dict[str, A
     return found
 
 
-def command_of(key: Key, config: dict[str, Any], *, source: str, rows: Sequence[str], out: str) -> list[str]:
-    """The words after `thresher`. What has no flag of its own is given with --set. A variant's settings are those of
-    [variants.NAME], then of [tasks.TASK.variants.NAME]; its target is None where it names a lambda."""
+def resolved(key: Key, config: dict[str, Any]) -> dict[str, Any]:
+    """All settings of a run. A variant's are those of [variants.NAME], then of [tasks.TASK.variants.NAME]; its target
+    is None where it names a lambda."""
     settings = settings_of(config, model=key["model"], task=key["task"])
     settings |= {"method": key["method"], "seed": key["seed"], **config.get("methods", {}).get(key["method"], {})}
     for table in (config, config["tasks"][key["task"]]):
         settings |= table.get("variants", {}).get(key.get("variant"), {})
     if key.get("target") is not None:
         settings["target_flops"] = key["target"]
+    return settings
+
+
+def words_of(settings: dict[str, Any]) -> list[str]:
+    """What has no flag of its own is given with --set."""
     words = []
     for name, value in settings.items():
         said = str(value).lower() if isinstance(value, bool) else str(value)  # as TOML writes it
         flag = f"--{name.rstrip('_').replace('_', '-')}"
         words += ["--set", f"{name}={said}"] if without_flag(name) else [flag, said]
-    return ["prune", source, *rows, "--out", out, *words]
+    return words
+
+
+def command_of(key: Key, config: dict[str, Any], *, source: str, rows: Sequence[str], out: str) -> list[str]:
+    """The words after `thresher`."""
+    return ["prune", source, *rows, "--out", out, *words_of(resolved(key, config))]
+
+
+def folder_name(*parts: Any, settings: dict[str, Any], origin: Sequence[str]) -> str:
+    """The parts, and digits that differ where settings or origin do: experiments share a work folder, and one must not
+    take the runs of another that were trained otherwise."""
+    plain = {name: float(value) if type(value) is int else value for name, value in settings.items()}  # 1 is 1.0
+    digest = hashlib.sha256(json.dumps([plain, *origin], sort_keys=True).encode()).hexdigest()
+    return "-".join([*map(str, parts), digest[:DIGITS]])
 
 
 def measure_trained(key: Key, setting: Setting) -> Row | None:
@@ -51,8 +70,8 @@ def measure_trained(key: Key, setting: Setting) -> Row | None:
     out = trained_run(key, setting)
     if out is None:
         return None
+    setting.leftovers.append(out)  # a hundred models would fill the disk
     manifest = json.loads((out / "thresher.json").read_text(encoding="utf-8"))
-    shutil.rmtree(out)  # a hundred models would fill the disk
     return {**row_of(manifest), "command": shown(key, setting.config)}
 
 
@@ -69,7 +88,8 @@ def trained_run(
     dense = dense_model(key, setting, rows=rows, prefix=prefix)
     if dense is None:
         return None
-    out = setting.work / "-".join([*prefix, *(str(value) for value in key.values())])
+    settings = resolved(key, setting.config)
+    out = setting.work / folder_name(*prefix, *key.values(), settings=settings, origin=[dense.parent.name])
     words = command_of(key, setting.config, source=str(dense), rows=rows, out=str(out))
     return out if ensured([*words, "--finetune", "never"], out, setting) else None
 
@@ -91,21 +111,11 @@ def row_of(manifest: dict[str, Any]) -> Row:
         "gflops_pruned": found["pruned"]["gflops"],
         "relative_flops": found["pruned"]["relative_flops"],
         "kept_per_layer": found["pruned"]["kept_per_layer"],
-        "selection_score": kept_score(manifest.get("history", []), "hard", manifest.get("recipe")),
+        "selection_score": manifest["selection_score"],
         "train_seconds": manifest["seconds"],
         "device": where["device"],
         "versions": where["versions"],
     }
-
-
-def kept_score(history: Sequence[Row], stage: str, recipe: dict[str, Any] | None = None) -> float | None:
-    """The selection score of the checkpoint that a stage keeps: the best, and rather one within the FLOPs target."""
-    from thresher.training.budget import SLACK
-
-    target = None if recipe is None else recipe.get("target_flops")
-    most = float("inf") if target is None else target + SLACK
-    seen = [(row.get("relative_flops", 0.0) <= most, row["score"]) for row in history if row["stage"] == stage]
-    return max(seen)[1] if seen else None
 
 
 def shown(key: Key, config: dict[str, Any]) -> str:
@@ -118,19 +128,22 @@ def shown(key: Key, config: dict[str, Any]) -> str:
 def dense_model(key: Key, setting: Setting, *, rows: Sequence[str], prefix: Sequence[str] = ()) -> Path | None:
     """The fine-tuned model of this task and seed, made by the first row that needs it."""
     own = {name: key[name] for name in ("task", "model", "seed")}
-    out = setting.work / "-".join([*prefix, "dense", *(str(value) for value in own.values())])
-    with _training[out.name]:
-        if not (out / "dense").is_dir():
-            source = str(setting.model(key["model"]))
-            words = command_of({**own, "method": "dense"}, setting.config, source=source, rows=rows, out=str(out))
-            stages = ["--finetune", "always", "--soft-epochs", "0", "--hard-epochs", "0"]
-            if not _finished([*words, *stages], out, setting):
-                return None
-    return out / "dense"
+    settings = resolved({**own, "method": "dense"}, setting.config) | {"soft_epochs": 0, "hard_epochs": 0}
+    parts = [*prefix, "dense", *own.values()]
+    out = setting.work / folder_name(*parts, settings=settings, origin=_without_folders(rows))
+    source = str(setting.model(key["model"]))
+    words = ["prune", source, *rows, "--out", str(out), *words_of(settings), "--finetune", "always"]
+    return out / "dense" if ensured(words, out, setting) else None
+
+
+def _without_folders(rows: Sequence[str]) -> list[str]:
+    """The words that name the rows, whatever this machine's folders are."""
+    pairs = zip(rows[::2], rows[1::2], strict=True)
+    return [f"{flag} {Path(value).name}" for flag, value in pairs if flag != "--data"]
 
 
 def _finished(words: Sequence[str], out: Path, setting: Setting) -> bool:
-    """Run a command until it ends, or stop it at the deadline; what it has saved is gone on from."""
+    """Run a command until it ends, or until this call must; what it has saved is gone on from."""
     with setting.place() as free:
         if not free:
             return False
@@ -143,12 +156,14 @@ def _finished(words: Sequence[str], out: Path, setting: Setting) -> bool:
             process = subprocess.Popen(
                 [sys.executable, "-m", "thresher", *words, *more], stdout=file, stderr=subprocess.STDOUT
             )
-            while process.poll() is None:
-                if time.monotonic() >= setting.deadline:
-                    process.terminate()
-                    process.wait()
-                    return False
-                time.sleep(PATIENCE)
+            try:
+                while process.poll() is None:
+                    if setting.over():
+                        return False
+                    time.sleep(PATIENCE)
+            finally:  # an interruption must not leave it running; where it has ended, this does nothing
+                process.terminate()
+                process.wait()
     if process.returncode != 0:
         last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         raise RunError(f"{out.name} failed: {' '.join(last)[:300]}; see its log in the work folder")
