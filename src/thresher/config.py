@@ -172,9 +172,13 @@ class TrainConfig(Settings):
     finetune_epochs: float = setting(
         3.0, "epochs of dense fine-tuning when the model has no head for the task", low=0.0
     )
-    soft_epochs: float = setting(2.0, "epochs of the soft stage, which learns thresholds and weights", low=0.0)
+    soft_epochs: float = setting(
+        2.0,
+        "epochs of the soft stage, which learns thresholds and weights; methods without one add them to the hard stage",
+        low=0.0,
+    )
     hard_epochs: float = setting(3.0, "epochs of the hard stage, which fine-tunes weights at fixed thresholds", low=0.0)
-    max_steps: int | None = setting(None, "at most this many optimizer steps in each stage", low=1)
+    max_steps: int | None = setting(None, "at most this many optimizer steps for the epochs of each stage", low=1)
     batch_size: int = setting(32, "sequences per optimizer step, over all processes", low=1)
     accumulate: int = setting(1, "split each step into this many micro-batches to save memory", low=1)
     lr: float = setting(3e-5, "peak learning rate of the weights", above=0.0)
@@ -250,8 +254,8 @@ class TrainConfig(Settings):
             )
         if self.lambda_ is not None and self.method not in (*LEARNING_METHODS, "dense"):
             raise ConfigError(
-                f"method = '{self.method}' learns nothing that lambda_ = {self.lambda_} could price; "
-                "give target_flops, or method soft"
+                f"method = '{self.method}' learns nothing that lambda_ = {self.lambda_} could price"
+                f"{' (recipe paper has it)' if self.recipe == 'paper' else ''}; give target_flops, or method soft"
             )
         if self.accumulate > self.batch_size:
             raise ConfigError(f"accumulate = {self.accumulate} is larger than batch_size = {self.batch_size}")

@@ -289,3 +289,14 @@ def test_brackets_in_names_are_no_markup(stock: Stock, tmp_path: Path) -> None:
     assert "run [a]" in done.out.replace("\n", "")
     said = tiny.succeeds("explain {run} film", run=tmp_path / "run [a]").out
     assert "-> [/b]" in said or "-> [red]" in said
+
+
+def test_a_run_says_what_it_will_do(stock: Stock, tmp_path: Path) -> None:
+    said = tiny.succeeds(PRUNE, model=stock.head, rows=stock.rows, out=tmp_path / "run")
+    assert "recipe default: method learned, scores by value, 0.6 of the FLOPs" in said.out
+
+
+def test_other_class_names_are_taken_where_that_is_asked_for(stock: Stock, tmp_path: Path) -> None:
+    model = tiny.save_model(tmp_path / "model", tiny.classifier_config(("no", "yes")))
+    tiny.succeeds(PRUNE + " --finetune never", model=model, rows=stock.rows, out=tmp_path / "run")
+    assert tiny.manifest(tmp_path / "run")["quality"]

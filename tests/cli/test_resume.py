@@ -1,5 +1,6 @@
 """An interrupted run: nothing in --out, its state beside it, and --resume gives what an uninterrupted run gives."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def test_resumed_run_is_the_uninterrupted_one(
         stopped = tiny.thresher(PRUNE, **places, out=out)
     assert stopped.code == 1
     assert stopped.err.splitlines() == [
-        "error: interrupted; a run that has saved its state in OUT.partial goes on with --resume"
+        f"error: interrupted; {out}.partial has its state; the same command goes on with --resume"
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["run.partial"]
 
@@ -120,3 +121,23 @@ def test_overwrite_starts_anew(places: dict[str, Path], uninterrupted: Path, tmp
     tiny.succeeds(PRUNE + " --overwrite", **places, out=tmp_path / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert tiny.manifest(tmp_path / "run")["thresholds"] == tiny.manifest(uninterrupted)["thresholds"]
+
+
+def test_an_interruption_before_anything_was_saved_says_so(
+    places: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, "finetune", 0)
+    stopped = tiny.thresher(PRUNE, **places, out=tmp_path / "run")
+    assert stopped.code == 1 and "nothing was saved yet: that comes at the end of a stage" in stopped.err
+
+
+def test_a_stage_that_has_ended_is_saved_however_short(
+    places: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, "hard", 1)
+    command = PRUNE.replace("save_seconds=0", "save_seconds=3600")
+    assert command != PRUNE
+    stopped = tiny.thresher(command, **places, out=tmp_path / "run")
+    assert f"{tmp_path / 'run'}.partial has its state" in stopped.err
+    about = json.loads((tmp_path / "run.partial" / "state" / "about.json").read_text(encoding="utf-8"))
+    assert about["standing"]["stage"] == "soft"

@@ -4,6 +4,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 
 GO_ON = (prune.prune, search.search)  # these have --resume
+SAVED = ("state", "study.journal")  # what an interrupted one of them leaves behind
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
@@ -31,14 +33,17 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **options)
         except KeyboardInterrupt as stop:
-            raise RunError(f"interrupted; {_advice(command)}") from stop
+            raise RunError(f"interrupted; {_advice(command, options.get('out'))}") from stop
 
     return run
 
 
-def _advice(command: Callable[..., None]) -> str:
-    if command in GO_ON:
-        return "a run that has saved its state in OUT.partial goes on with --resume"
+def _advice(command: Callable[..., None], out: Path | None) -> str:
+    if command in GO_ON and out is not None:
+        work = out.with_name(out.name + ".partial")
+        if any((work / name).exists() for name in SAVED):
+            return f"{work} has its state; the same command goes on with --resume"
+        return "nothing was saved yet: that comes at the end of a stage, or after an evaluation, once a minute"
     return "run it again, it starts anew" if command is demo.demo else "nothing was written"
 
 

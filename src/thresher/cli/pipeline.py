@@ -106,6 +106,7 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
     if not job.resume and trainer.accelerator.is_main_process:
         shutil.rmtree(job.work, ignore_errors=True)
         screen.print(escape(f"data: {job.task.source}"))
+        screen.print(_plan_of(job))
         count = trainer.accelerator.num_processes
         processes = f", {count} processes" if count > 1 else ""
         screen.print(f"training in {trainer.precision} on {trainer.accelerator.device.type}{processes}")
@@ -130,6 +131,13 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
     return Outcome(model=model, tokenizer=tokenizer, report=report)
 
 
+def _plan_of(job: Job) -> str:
+    """What will be done, for a user who gave but a model and a task."""
+    train, config = job.train, PruneConfig.from_dict({"separator_id": 0, **job.prune})
+    cost = f"{train.target_flops:g} of the FLOPs" if train.target_flops is not None else f"lambda {train.lambda_:g}"
+    return f"recipe {train.recipe}: method {train.method}, scores by {config.score}, {cost}"
+
+
 def load_model(job: Job) -> tuple[Any, Any, bool]:
     """The model, its tokenizer, and whether a head must be fine-tuned first."""
     import torch
@@ -140,6 +148,7 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
     spec = job.task.spec
     if job.finetune not in ("auto", "always", "never"):
         raise ConfigError(f"finetune = {job.finetune!r} is not one of: auto, always, never")
+    check_dense(job.model)
     fits = has_head(job.model, spec.num_labels)
     if job.finetune == "never" and not fits:
         raise ModelError(
@@ -148,7 +157,7 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
         )
     if fits and job.finetune != "always":
         model, tokenizer = load_dense(job.model)
-        _check_label_order(model, spec.labels)
+        _check_classes(model, spec.labels, asked_for=job.finetune == "never")
         return model, tokenizer, False
     labels = dict(enumerate(spec.labels or ("value",)))
     model, tokenizer = load_dense(
@@ -161,14 +170,31 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
     return model, tokenizer, True
 
 
-def _check_label_order(model: Any, labels: tuple[str, ...]) -> None:
-    """A model whose class names are the task's in another order would be taught the wrong classes."""
+def check_dense(model: str) -> None:
+    """Refuse a run of ours, whose weights are those of a pruned model."""
+    from thresher.models.checkpoint import MANIFEST
+
+    folder = Path(model).expanduser()
+    if (folder / MANIFEST).is_file():
+        dense = " (it has one in its folder dense/)" if (folder / "dense").is_dir() else ""
+        raise ModelError(f"{model} is a pruned run with thresholds of its own; give a dense model{dense}")
+
+
+def _check_classes(model: Any, labels: tuple[str, ...], *, asked_for: bool) -> None:
+    """A head with other classes than the task's would teach the wrong ones; `asked_for` forgives other names."""
     own = [str(model.config.id2label[index]).lower() for index in range(model.config.num_labels)]
     wanted = [name.lower() for name in labels]
-    if sorted(own) == sorted(wanted) and own != wanted:
+    if not labels or own == wanted or all(name.removeprefix("label_").isdigit() for name in own):
+        return
+    if sorted(own) == sorted(wanted):
         raise ModelError(
             f"the model's classes are in the order {', '.join(own)}, the task's in the order {', '.join(wanted)}; "
             "train a new head with --finetune always"
+        )
+    if not asked_for:
+        raise ModelError(
+            f"the model's classes are {', '.join(own)}, the task's {', '.join(wanted)}; train a new head with "
+            "--finetune always, or take the one there is with --finetune never"
         )
 
 

@@ -99,6 +99,9 @@ def prune(
 
     given = locals()
     train_set, prune_set = given_settings(settings or [])
+    for name in (*TRAIN_FLAGS, *PRUNE_FLAGS):
+        if name in {**train_set, **prune_set} and given[name]:
+            raise ConfigError(f"{name} is given twice, as a flag and with --set; give it once")
     train_config, prune_settings = resolve(
         recipe,
         config,

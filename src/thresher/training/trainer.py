@@ -210,7 +210,8 @@ class Trainer:
             self.standing.step = step
             if plan.name != "soft":  # the soft stage ends where it ends: its thresholds change until the last step
                 self._consider(found)
-            self._snapshot(optimizer, certainly=plan.name == "hard" and step == plan.steps and self.method.long_finish)
+            more_to_come = plan.name != "hard" or self.method.long_finish
+            self._snapshot(optimizer, certainly=step == plan.steps and more_to_come)
             return found["score"]
 
         run_stage(

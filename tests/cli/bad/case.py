@@ -77,6 +77,10 @@ def other_order(tmp: Path, stock: Stock, run: Path) -> None:
     tiny.save_model(tmp / "model", tiny.classifier_config(("positive", "negative")))
 
 
+def other_classes(tmp: Path, stock: Stock, run: Path) -> None:
+    tiny.save_model(tmp / "model", tiny.classifier_config(("not_equivalent", "equivalent")))
+
+
 def copied_run(**changes: Any) -> Prepare:
     """{tmp}/run: the finished run, with changes to its thresher.json."""
 

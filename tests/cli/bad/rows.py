@@ -1,6 +1,17 @@
 """Bad rows and models."""
 
-from tests.cli.bad.case import PRUNE, ROWS, Bad, copied_model, csv, nan_weights, other_order, truncated_weights, without
+from tests.cli.bad.case import (
+    PRUNE,
+    ROWS,
+    Bad,
+    copied_model,
+    csv,
+    nan_weights,
+    other_classes,
+    other_order,
+    truncated_weights,
+    without,
+)
 
 FILES = [
     Bad("no such file", "prune {head} --train {tmp}/no.csv --out {tmp}/out", ("no.csv", "does not exist")),
@@ -192,5 +203,16 @@ MODELS = [
         "prune {tmp}/model --train {rows} --out {tmp}/out",
         ("order positive, negative", "--finetune always"),
         prepare=other_order,
+    ),
+    Bad(
+        "classes of another task",
+        "prune {tmp}/model --train {rows} --out {tmp}/out",
+        ("classes are not_equivalent, equivalent", "the task's negative, positive", "--finetune always"),
+        prepare=other_classes,
+    ),
+    Bad(
+        "a pruned run for a dense model",
+        "prune {run} --train {rows} --out {tmp}/out",
+        ("is a pruned run with thresholds of its own", "give a dense model"),
     ),
 ]

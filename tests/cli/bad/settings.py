@@ -27,6 +27,13 @@ SETTINGS = [
     Bad("learning rate 0", PRUNE + " --lr 0", ("lr = 0.0", "must be greater than 0"), 2),
     Bad("learning rate not a number", PRUNE + " --lr nan", ("lr = nan", "finite"), 2),
     Bad("temperature 0", PRUNE + " --temperature 0", ("temperature = 0.0", "must be greater than 0"), 2),
+    Bad("a setting given twice", PRUNE + " --lr 1e-3 --set lr=1e-4", ("lr is given twice", "give it once"), 2),
+    Bad(
+        "recipe's price for ours",
+        PRUNE + " --recipe paper --method learned",
+        ("lambda_ = 0.1 could price (recipe paper has it)", "give target_flops"),
+        2,
+    ),
     Bad(
         "a setting of another method",
         PRUNE + " --set soft_mask=plain",
