@@ -1,6 +1,7 @@
 """The package as a user meets it: a light import, public names that resolve, one version, a help page."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -53,6 +54,28 @@ def test_public_name_resolves(name: str) -> None:
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = thresher.no_such_name
+
+
+def test_names_are_listed_before_they_are_loaded() -> None:
+    done = run_python("-c", "import thresher, json; print(json.dumps(dir(thresher)))")
+    listed = json.loads(done.stdout)
+    assert [name for name in listed if not name.startswith("__")] == sorted(thresher.__all__)
+    assert {"__all__", "__doc__", "__version__"} <= set(listed)
+
+
+def test_the_documented_way_to_a_rival_method_works_without_another_import() -> None:
+    page = (ROOT / "docs" / "baselines.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"`(thresher\.Trainer\(.*)`", page)
+    program = f"""
+import sys, thresher
+assert "thresher.baselines" not in sys.modules
+model = tokenizer = task = None
+config = thresher.TrainConfig(method="spatten")
+thresher.Trainer = lambda *given, method: method.name
+print({line})
+"""
+    done = run_python("-c", program)
+    assert done.stdout == "spatten\n", done.stderr
 
 
 def test_version_is_the_one_of_pyproject_and_has_a_changelog_entry() -> None:

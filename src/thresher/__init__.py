@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from thresher import baselines
     from thresher.config import PruneConfig, TrainConfig
     from thresher.engine.engine import Engine
     from thresher.errors import ThresherError
@@ -23,6 +24,7 @@ __all__ = [
     "ThresherError",
     "TrainConfig",
     "Trainer",
+    "baselines",
     "evaluate",
     "explain",
     "gates_of",
@@ -50,6 +52,7 @@ _HOME = {
     "load_file_task": "thresher.tasks",
     "load_task": "thresher.tasks",
 }
+_ROOMS = ("baselines",)  # whole modules among the public names
 
 
 def __getattr__(name: str) -> Any:
@@ -57,6 +60,13 @@ def __getattr__(name: str) -> Any:
         from thresher.records import thresher_version
 
         return thresher_version()
+    if name in _ROOMS:
+        return importlib.import_module(f"thresher.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'thresher' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """What there is to use: names that were not loaded yet too, and not what this file happens to import."""
+    return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})

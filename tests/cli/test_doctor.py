@@ -1,11 +1,14 @@
 """thresher doctor: the timed probe, where it is remembered, and what the engine would choose by it."""
 
 import json
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.cli import tiny
+from thresher.cli.doctor import EXTRAS
 from thresher.engine import probe as module
 
 
@@ -58,3 +61,37 @@ def test_a_cache_that_cannot_be_written_is_said(
     monkeypatch.setenv("THRESHER_CACHE", str(tmp_path / "file" / "below"))
     assert tiny.succeeds("doctor --json").json()["probe"]["cache"] is None
     assert "cannot be written" in " ".join(tiny.succeeds("doctor").out.replace("│", " ").split())
+
+
+# --- optional parts --------------------------------------------------------------------------------------------------
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def test_every_extra_of_a_command_is_known() -> None:
+    extras = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    brought = {
+        extra: {re.split("[<>=]", package)[0].replace("-", "_") for package in packages}
+        for extra, packages in extras.items()
+        if extra != "dev"
+    }
+    assert {extra: set(modules) for extra, (_, modules) in EXTRAS.items()} == brought
+
+
+def test_extras_are_listed_with_what_they_are_for(timed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in ("nncf", "openvino") else object())
+    found = tiny.succeeds("doctor --json").json()["packages"]
+    assert set(found) == set(EXTRAS)
+    assert found["search"] == "for thresher search and thresher prune --max-drop: installed"
+    said = 'for the rivals in thresher bench: missing openvino, nncf; run: pip install "thresher[bench]"'
+    assert found["bench"] == said
+    assert f"bench, {said}" in " ".join(tiny.succeeds("doctor").out.replace("│", " ").split())
+
+
+def test_one_core_is_one_core(timed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from thresher import hardware
+
+    summary = hardware.summary()
+    for cores, words in ((1, "Chip, 1 core │"), (2, "Chip, 2 cores │")):
+        monkeypatch.setattr(hardware, "summary", lambda cores=cores: {**summary, "cpu": "Chip", "cores": cores})
+        assert words in " ".join(tiny.succeeds("doctor").out.split())

@@ -131,12 +131,21 @@ def test_hub_missing_or_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    with pytest.raises(DataError, match=r"cannot be loaded from the hub \(no route\).*give --data DIR") as caught:
+    with pytest.raises(
+        DataError, match=r"cannot be loaded from the hub \(no route\).*give --data DIR, in Python data=DIR"
+    ) as caught:
         load_glue("sst2", None)
     assert "\n" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r'needs the package datasets; run: pip install "thresher\[hub\]".*--data DIR'):
+    needed = r'needs the package datasets; run: pip install "thresher\[hub\]", or give --data DIR, in Python data=DIR'
+    with pytest.raises(DataError, match=needed):
         load_glue("sst2", None)
+
+
+def test_one_row_is_one_row(tmp_path: Path) -> None:
+    write(tmp_path / "qqp" / "train.jsonl", rows("qqp", 5))
+    source = load_task("qqp", data=tmp_path).source
+    assert source.endswith("so 1 training row is held out by hash as test; 1 training row for selection")
 
 
 @pytest.mark.parametrize(

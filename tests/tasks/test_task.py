@@ -31,5 +31,7 @@ def test_score_is_the_specs_metrics() -> None:
 def test_load_task_names_what_it_knows(tmp_path) -> None:
     with pytest.raises(DataError, match="unknown task 'sst3'; known tasks: movies, mnli, qnli, sst2"):
         load_task("sst3", data=None)
-    with pytest.raises(DataError, match="movies carries its own data.*leave --data out"):
+    with pytest.raises(DataError, match="read with --train FILE or --test FILE, in Python with load_file_task"):
+        load_task("sst3", data=None)
+    with pytest.raises(DataError, match="movies carries its own data.*leave --data out, in Python data="):
         load_task("movies", data=tmp_path)

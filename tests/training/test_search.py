@@ -19,7 +19,8 @@ from thresher.training.search import chain as search_module
 from thresher.training.search import store as search_store
 from thresher.training.search import trial as search_trial
 from thresher.training.search.chain import Found, search
-from thresher.training.search.store import given_up, open_study
+from thresher.training.search.store import given_up, open_study, record, requeue_killed, shown_number, tell
+from thresher.training.search.table import statement
 
 TASK = keyword_task(64, selection=200)
 
@@ -53,6 +54,17 @@ def test_the_answer_is_the_cheapest_within_the_limit(done: tuple[Found, Path, Re
     assert chosen["relative_flops"] == min(point["relative_flops"] for point in points if point["within"])
     for words in ("200 selection rows", "95% interval", "(paired bootstrap)", "80% confidence"):
         assert words in found.report["statement"]
+
+
+@pytest.mark.parametrize(("max_drop", "words"), [(0.01, "within 1 point with"), (0.02, "within 2 points with")])
+def test_a_limit_of_one_point_is_in_the_singular(max_drop: float, words: str) -> None:
+    one = [0.1]
+    choice, points = SimpleNamespace(index=0, within=False), [SimpleNamespace(relative_flops=0.5)]
+    table: Any = SimpleNamespace(
+        points=points, drops=one, low=one, high=one, expected=one, bounds=one, choice=choice, front=[0]
+    )
+    said = statement(table, SearchConfig(max_drop=max_drop), rows=1)
+    assert words in said and "on 1 selection row +10.00 points" in said
 
 
 def test_the_model_returned_is_the_one_measured(done: tuple[Found, Path, Recorder]) -> None:
@@ -138,6 +150,32 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path: Path, done: tuple[Found,
     measured = ("target", "relative_flops", "drop", "chosen")
     points, wanted = ([{name: p[name] for name in measured} for p in f.report["points"]] for f in (found, done[0]))
     assert points == wanted
+    assert "resuming: trial 2, target 0.688, goes on" in seen.notes
+    assert [note.partition(":")[0] for note in seen.notes if note.startswith("trial")] == [
+        "trial 2 from 0.800, target 0.688",
+        "trial 3 from 0.688, target 0.592",
+    ]
+
+
+@pytest.mark.parametrize("first_is_entered", [True, False])
+def test_a_trial_that_is_queued_again_keeps_its_number(tmp_path: Path, first_is_entered: bool) -> None:
+    study = open_study(tmp_path)
+
+    def ask(target: float) -> Any:
+        study.enqueue_trial({"target": target})
+        trial = study.ask()
+        trial.suggest_float("target", 0.0, 1.0)
+        return trial
+
+    if first_is_entered:
+        record(study, target=0.8, cost=0.8)
+    tell(study, ask(0.688), cost=None, hopeless=False)  # time was up
+    tell(study, ask(0.688), cost=0.7, hopeless=False)
+    tell(study, ask(0.5917), cost=None, hopeless=True)
+    ask(0.6381)
+    assert requeue_killed(study) == [0.6381]
+    numbers = [shown_number(open_study(tmp_path), target, first=0.8) for target in (0.8, 0.688, 0.5917, 0.6381)]
+    assert numbers == [1, 2, 3, 4]
 
 
 def test_a_search_that_was_killed_after_training_does_not_train_again(tmp_path: Path) -> None:
@@ -288,7 +326,7 @@ def test_trials_that_end_out_of_order_are_not_taken_for_one_another(
 
 
 def test_refusals_come_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"workers = 5000 is more than the \d+ cores"):
+    with pytest.raises(ConfigError, match=r"workers = 5000 is more than the \d+ cores? here"):
         run(tmp_path, workers=5000)
     with pytest.raises(ConfigError, match="method = 'random': a search is for learned thresholds"):
         run(tmp_path, train=quick(method="random"))

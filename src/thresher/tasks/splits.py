@@ -60,4 +60,10 @@ def hold_out_selection(
 
 def leak_note(leaked: int) -> str:
     """The words a task's source adds about training rows that are also test rows."""
-    return f"; {leaked:,} training rows also occur in the test rows" if leaked else ""
+    verb = "occurs" if leaked == 1 else "occur"
+    return f"; {counted(leaked, 'training row')} also {verb} in the test rows" if leaked else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """'1 row', '2,000 rows'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

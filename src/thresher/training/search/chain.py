@@ -19,6 +19,7 @@ from thresher.config import SearchConfig, TrainConfig
 from thresher.errors import ConfigError, RunError
 from thresher.models.attach import gates_of, prune_, weights_without_gates
 from thresher.models.checkpoint import load_dense
+from thresher.tasks.splits import counted
 from thresher.tasks.task import Task
 from thresher.training.progress import Silent
 from thresher.training.search.plan import Tried, next_target, start_for
@@ -30,6 +31,7 @@ from thresher.training.search.store import (
     open_study,
     record,
     requeue_killed,
+    shown_number,
     tell,
     waiting,
 )
@@ -65,7 +67,9 @@ def check_settings(settings: SearchConfig, train: TrainConfig) -> None:
     check_installed()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if settings.workers > cores:
-        raise ConfigError(f"workers = {settings.workers} is more than the {cores} cores here; each needs one")
+        raise ConfigError(
+            f"workers = {settings.workers} is more than the {counted(cores, 'core')} here; each needs one"
+        )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a search starts its own processes; run it without accelerate launch, with --workers N")
     if train.method != "learned":
@@ -103,7 +107,7 @@ def search(
     if not points_of(setup, start):
         _first(setup, study, model, tokenizer, start=start, finetune=finetune, progress=progress)
         score, rows = baseline(setup)[1]["metrics"]["score"], len(task.selection)
-        progress().note(f"dense: score {100 * score:.2f} on {rows:,} selection rows")
+        progress().note(f"dense: score {100 * score:.2f} on {counted(rows, 'selection row')}")
         _show(measured(setup, settings), settings, {"target": start, "given_up": None, "head": "trial 1"}, progress())
     _chain(setup, study, settings, progress)
     table = measured(setup, settings)
@@ -135,8 +139,12 @@ def _first(
 
 def _chain(setup: Setup, study: Any, settings: SearchConfig, progress: Callable[[], Silent]) -> None:
     """Train trials until another would tell nothing new, or trials or time run out."""
-    if requeue_killed(study):
-        progress().note("resuming: the interrupted trial goes on")
+
+    def number(target: float) -> int:
+        return shown_number(study, target, first=settings.start_flops)
+
+    for target in requeue_killed(study):
+        progress().note(f"resuming: trial {number(target)}, target {target:.3f}, goes on")
     lowest = baseline(setup)[1]["lowest"]
     running: dict[Future[Ended], Any] = {}
     with executor_of(settings.workers) as executor:
@@ -156,8 +164,9 @@ def _chain(setup: Setup, study: Any, settings: SearchConfig, progress: Callable[
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 trial, ended = running.pop(future), future.result()
                 tell(study, trial, cost=ended.cost, hopeless=ended.given_up != NO_TIME)
-                head = f"trial {trial.number + 1} from {trial.user_attrs['start']:.3f}"
-                said = {"head": head, "target": trial.params["target"], "given_up": ended.given_up}
+                target = trial.params["target"]
+                head = f"trial {number(target)} from {trial.user_attrs['start']:.3f}"
+                said = {"head": head, "target": target, "given_up": ended.given_up}
                 _show(measured(setup, settings), settings, said, progress())
 
 

@@ -92,15 +92,26 @@ def check_identity(study: "Study", identity: dict[str, Any]) -> None:
         )
 
 
-def requeue_killed(study: "Study") -> int:
-    """Trials that were running when their process died are queued again; returns how many."""
+def requeue_killed(study: "Study") -> list[float]:
+    """Trials that were running when their process died are queued again; returns their targets."""
     from optuna.trial import TrialState
 
     killed = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     for trial in killed:
         study.tell(trial.number, state=TrialState.FAIL)
         study.enqueue_trial(_asked_for(trial), user_attrs=trial.user_attrs)
-    return len(killed)
+    return [_asked_for(trial)["target"] for trial in killed]
+
+
+def shown_number(study: "Study", target: float, *, first: float) -> int:
+    """A trial's number as users see it, from the search's `first` target on.
+
+    Optuna numbers a trial anew each time it is queued. Its target tells which one it is: no two trials share one.
+    """
+    known = [trial.params or _asked_for(trial) for trial in study.get_trials(deepcopy=False)]
+    # The first trial is missing where the search was killed after measuring it and before entering it here.
+    in_order = dict.fromkeys([first, *(params["target"] for params in known)])
+    return list(in_order).index(target) + 1
 
 
 def waiting(study: "Study") -> list[float]:
