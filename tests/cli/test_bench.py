@@ -35,7 +35,10 @@ def test_bench_reports_every_contender(
     absent = {(row["engine"], row["dtype"]): row["why"] for row in result["missing"]}
     assert "onnx is not installed; pip install 'thresher[bench]'" in absent[("onnxruntime, sorted", "int8")]
     assert set(absent) >= {("onnxruntime", "fp32"), ("openvino", "fp32"), ("openvino", "int8")}
-    assert "missing: openvino, sorted int8: onnx is not installed" in found.err
+    said = [line for line in found.err.splitlines() if line.startswith("missing: ") and "onnx" in line]
+    assert len(said) == 1, "a package is missing once, however many rows it costs"
+    assert said[0].startswith("missing: onnxruntime fp32; onnxruntime, sorted fp32; onnxruntime int8; ")
+    assert said[0].endswith("; openvino, sorted int8: onnx is not installed; pip install 'thresher[bench]'")
     assert rows[("hugging face", "fp32")]["agreement"] == 1.0
     assert rows[("hugging face", "fp32")]["ratio_hugging_face"] == 1.0
     assert rows[("thresher dense", "fp32")]["agreement"] == 1.0
@@ -164,6 +167,19 @@ def test_bad_texts(finished: Path, tmp_path: Path, content: bytes | None, option
         file.write_bytes(content)
     said = tiny.thresher(f"bench {{run}} --texts {{texts}} {options}", run=finished, texts=file)
     assert said.code != 0 and says in " ".join(said.err.split())
+
+
+@pytest.mark.parametrize("name", ["texts.csv", "texts.CSV", "texts.jsonl", "texts.json", "texts.parquet"])
+def test_a_table_is_not_taken_for_lines_of_text(finished: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("id,text,label\n1,a good film,1\n", encoding="utf-8")
+    said = tiny.thresher("bench {run} --texts {texts}", run=finished, texts=tmp_path / name)
+    assert said.code == 1 and f"{name} is a table; the file must hold one text per line" in said.err
+
+
+def test_bench_on_nothing_names_every_way_to_give_rows(finished: Path) -> None:
+    said = tiny.thresher("bench {run}", run=finished)
+    assert said.code == 2
+    assert "trained on your own files; give rows to measure on with --texts FILE, --test FILE or --task" in said.err
 
 
 def test_cuda_without_a_gpu_is_one_line_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

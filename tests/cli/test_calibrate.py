@@ -1,6 +1,7 @@
 """thresher calibrate: thresholds without training or labels, as a run like any other."""
 
 import math
+import shlex
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,22 @@ def test_a_run_like_any_other(stock: Stock, texts: Path, tmp_path: Path) -> None
     assert Engine.load(out, device="cpu", dtype="fp32").classify(["the film is good"])[0].label
 
 
+def test_the_command_that_it_ends_with_works(stock: Stock, texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a free run"
+    done = tiny.succeeds(CALIBRATE, model=stock.head, texts=texts, out=out)
+    command = done.out.splitlines()[-1]
+    assert shlex.split(command) == ["thresher", "bench", str(out), "--texts", str(texts)]
+    tiny.succeeds(command.removeprefix("thresher ") + " --engines hf --rounds 1 --no-memory --rows 4")
+
+
+def test_a_run_without_a_task_does_not_claim_training(stock: Stock, texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tiny.succeeds(CALIBRATE, model=stock.head, texts=texts, out=out)
+    for command in ("eval {run}", "bench {run}"):
+        done = tiny.thresher(command, run=out)
+        assert done.code == 2 and "was calibrated on your own texts; give rows to measure on with --te" in done.err
+
+
 def test_a_cost_instead_of_an_agreement(stock: Stock, texts: Path, tmp_path: Path) -> None:
     call = CALIBRATE + " --target-flops 0.8 --json"
     found = tiny.succeeds(call, model=stock.head, texts=texts, out=tmp_path / "out").json()
@@ -60,7 +77,9 @@ def test_a_task_brings_its_rows_but_not_its_labels(stock: Stock, tmp_path: Path)
     tiny.write_rows(tmp_path / "sst2" / "train.jsonl", rows[:90])
     tiny.write_rows(tmp_path / "sst2" / "validation.jsonl", rows[90:])
     call = "calibrate {model} --task sst2 --data {data} --out {out} --json"
-    found = tiny.succeeds(call, model=stock.head, data=tmp_path, out=tmp_path / "out").json()
+    done = tiny.succeeds(call, model=stock.head, data=tmp_path, out=tmp_path / "out")
+    found = done.json()
+    assert done.err.splitlines()[-1] == f"thresher bench {tmp_path / 'out'} --task sst2 --data {tmp_path}"
     assert found["texts"] == {"fit": 45, "judge": 45, "source": "rows of sst2, labels unread"}
     assert tiny.manifest(tmp_path / "out")["task"]["name"] == "sst2"
     tiny.succeeds("eval {run} --data {data}", run=tmp_path / "out", data=tmp_path)
@@ -110,11 +129,13 @@ def test_a_word_is_not_a_share() -> None:
         ("--texts {tmp}/few.txt", "3 different texts are too few; give at least 64", 1),
         ("--texts {tmp}/empty.txt", "has no texts; give one per line", 1),
         ("--texts {tmp}/none.txt", "none.txt does not exist", 1),
+        ("--texts {tmp}/rows.csv", "rows.csv is a table; the file must hold one text per line", 1),
     ],
 )
 def test_bad_calls(words: str, says: str, code: int, stock: Stock, texts: Path, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("a\nb\nc\nc\n", encoding="utf-8")
     (tmp_path / "empty.txt").write_text(" \n\n", encoding="utf-8")
+    (tmp_path / "rows.csv").write_text("text\n" + texts.read_text(encoding="utf-8"), encoding="utf-8")
     call = f"calibrate {{model}} --out {{tmp}}/out {words}"
     done = tiny.thresher(call, model=stock.head, texts=texts, tmp=tmp_path)
     assert done.code == code and says in done.err, done.err

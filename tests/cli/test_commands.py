@@ -1,6 +1,7 @@
 """eval, explain, doctor and the help pages: for people in colour, for machines as one JSON line."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,19 @@ class TestEval:
         assert sum(part["rows"] for part in pruned["quartiles"]) == 16
         assert set(pruned["quartiles"][0]) == {"shortest", "longest", "rows", "score", "relative_flops"}
         assert "relative FLOPs" in done.err, "people read standard error then"
+
+    def test_the_legend_explains_the_rows_that_are_there(self, stock: Stock, finished: Path, tmp_path: Path) -> None:
+        shutil.copytree(finished, tmp_path / "run")
+        manifest = {**tiny.manifest(finished), "quantization": {}}
+        (tmp_path / "run" / "thresher.json").write_text(json.dumps(manifest))
+        shutil.copytree(stock.head, tmp_path / "run" / "dense")
+        plain, both = (
+            " ".join(tiny.succeeds("eval {run} --test {test}", run=run, test=stock.test).out.split())
+            for run in (finished, tmp_path / "run")
+        )
+        assert plain.endswith("unpruned: this run's weights, nothing dropped") and "dense:" not in plain
+        assert "dense: the fine-tuned model" in both
+        assert both.endswith("in floating point: the int8 of this run was measured by thresher quantize")
 
     def test_agrees_with_what_the_run_saved(self, stock: Stock, tmp_path: Path) -> None:
         command = f"prune {{model}} --train {{rows}} --test {{test}} --out {{out}} {tiny.QUICK}"

@@ -42,6 +42,14 @@ def test_own_files(finished: Path, stock: Stock, tmp_path: Path) -> None:
     assert tiny.tree(tmp_path) >= {"runs/int8"} and len(list((tmp_path / "runs").iterdir())) == 1
 
 
+def test_a_calibrated_run_does_not_claim_training(stock: Stock, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(text for text, _ in tiny.sentences(90)), encoding="utf-8")
+    places = {"model": stock.head, "tmp": tmp_path}
+    tiny.succeeds("calibrate {model} --texts {tmp}/texts.txt --out {tmp}/run", **places)
+    done = tiny.thresher("quantize {tmp}/run --out {tmp}/out", **places)
+    assert done.code == 2 and "calibrated on your own texts; give its training rows, with labels" in done.err
+
+
 def test_own_test_rows_and_fewer_texts(finished: Path, stock: Stock, tmp_path: Path) -> None:
     call = QUANTIZE + " --test {test} --texts 5"
     done = tiny.succeeds(call, run=finished, rows=stock.rows, test=stock.test, out=tmp_path / "out")

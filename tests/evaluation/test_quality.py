@@ -23,7 +23,8 @@ from tests.training.tiny import (
     value_rows,
 )
 from thresher.core.cost import dense_macs, paper_macs
-from thresher.evaluation.quality import evaluate
+from thresher.errors import DataError
+from thresher.evaluation.quality import check_outputs, evaluate, trained_on_pairs
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.tasks.task import Example, Task
 
@@ -38,6 +39,36 @@ def task_of(rows: list[Example], *, spec: Any = CLASSES, **more: list[Example]) 
 @pytest.fixture(scope="module")
 def rows() -> list[Example]:
     return keyword_rows(ROWS, seed=6)
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "refusal"),
+    [
+        ({}, None),
+        ({"labels": ["bad", "good"], "columns": {"text": "text", "pair": None, "label": "label"}}, None),
+        ({"labels": ["BAD", "Good"]}, None),
+        ({"labels": ["LABEL_0", "LABEL_1"]}, None),
+        ({"labels": ["0", "1"]}, None),
+        ({"labels": 3, "columns": "text"}, None),
+        ({"labels": ["No", "Yes"]}, "mine has the classes No, Yes, but task keywords has bad, good; give rows"),
+        ({"labels": ["good", "bad"]}, "mine has the classes good, bad in this order, but task keywords has bad, good"),
+        ({"columns": {"pair": "other"}}, "mine is for pairs of texts, but task keywords has single texts"),
+    ],
+)
+def test_a_run_for_other_rows_is_refused(trained_on: dict[str, Any], refusal: str | None) -> None:
+    model, task = stock_model("bert"), task_of([])
+    if refusal is None:
+        check_outputs(model, task, name="mine", manifest={"task": trained_on})
+    else:
+        with pytest.raises(DataError, match=f"^{refusal}"):
+            check_outputs(model, task, name="mine", manifest={"task": trained_on})
+
+
+def test_whether_a_run_is_for_pairs_is_known_only_where_it_was_saved() -> None:
+    assert trained_on_pairs({"task": {"columns": {"pair": "b"}}}) is True
+    assert trained_on_pairs({"task": {"columns": {"pair": None}}}) is False
+    for manifest in ({}, {"task": "sst2"}, {"task": {}}, {"task": {"columns": {"text": "a"}}}):
+        assert trained_on_pairs(manifest) is None
 
 
 @torch.inference_mode()

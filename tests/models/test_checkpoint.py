@@ -12,11 +12,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 import thresher
 from tests.models.families import FAMILIES, LAYERS, SEPARATOR, logits_of, prune_with_, pruned_model, ragged, tiny_model
 from thresher.config import PruneConfig
+from thresher.engine.engine import Engine
 from thresher.errors import CheckpointError, ModelError
 from thresher.models import checkpoint
 from thresher.models.attach import gates_of
@@ -282,16 +283,24 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["/absent/model", "./absent", "~/absent-model-folder", "a/b/c"])
+@pytest.mark.parametrize("name", ["/absent/model", "./absent", "~/absent-model-folder", "a/b/c", "absent/"])
 def test_model_folder_that_does_not_exist(name: str) -> None:
     with refused(ModelError, f"model folder {Path(name).expanduser() if name[0] == '~' else name} does not exist"):
         load_dense(name)
 
 
+def test_a_name_below_a_folder_that_is_here_is_no_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for opener in (load_dense, Engine.load, checkpoint.has_head):
+        with refused(ModelError, "model folder runs/absent does not exist; runs is a folder here"):
+            opener("runs/absent")
+
+
 @pytest.mark.parametrize("name", ["absent-model", "somebody/absent-model"])
 def test_hub_name_that_cannot_be_reached(name: str) -> None:
     """Tests are offline, so any hub name will do."""
-    with refused(ModelError, f"cannot read a model configuration from '{name}': "):
+    with refused(ModelError, f"cannot read a model configuration from '{name}': ", f"; there is no folder {name} eit"):
         load_dense(name)
 
 
@@ -409,6 +418,19 @@ def test_a_run_with_missing_weights_is_refused(saved: Path, lost: str) -> None:
     save_file(weights, file, metadata={"format": "pt"})
     with refused(ModelError, "lacks weights that its configuration asks for", lost):
         load(saved)
+
+
+def test_an_encoder_is_not_called_damaged_for_its_lack_of_a_head(saved: Path) -> None:
+    (saved / MANIFEST).unlink()
+    bare = AutoModel.from_pretrained(saved)
+    bare.save_pretrained(saved)
+    with refused(ModelError, "has no classification head; fine-tune it first, for example with: thresher prune"):
+        Engine.load(saved)
+    weights = load_file(saved / "model.safetensors")
+    weights.pop("encoder.layer.1.output.dense.weight")
+    save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
+    with refused(ModelError, "lacks weights that its configuration asks for"):
+        Engine.load(saved)
 
 
 def test_a_configuration_of_another_size_is_refused(saved: Path) -> None:

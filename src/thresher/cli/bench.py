@@ -102,7 +102,7 @@ def bench(
 
     import torch
 
-    from thresher.cli.output import console, print_json, quiet_libraries
+    from thresher.cli.output import console, print_json, quiet_libraries, warn_of_pairs
     from thresher.errors import ConfigError
     from thresher.evaluation.lineup import Material, dense_of, parse_engines
     from thresher.evaluation.quality import check_outputs
@@ -119,7 +119,8 @@ def bench(
     manifest = read_manifest(run)
     columns = (text_column, pair_column, label_column)
     if texts is None:
-        labelled = load_test_rows(run, manifest, task=task, data=data, test=test, columns=columns)
+        ways = "--texts FILE, --test FILE or --task NAME"
+        labelled = load_test_rows(run, manifest, task=task, data=data, test=test, columns=columns, ways=ways)
         examples = next(iter(labelled.test.values()))
     elif any((task, data, test, *columns)):
         raise ConfigError(f"--texts {texts} stands alone; leave out --task, --data, --test and the columns")
@@ -130,7 +131,7 @@ def bench(
         torch.set_num_threads(threads)
     checkpoint = load(run)
     if labelled is not None:
-        check_outputs(checkpoint.model, labelled, name=run)
+        check_outputs(checkpoint.model, labelled, name=run, manifest=manifest)
     if "thresher" in wanted:
         gates_of(checkpoint.model).require_thresholds()
     tokenizer = checkpoint.tokenizer
@@ -138,6 +139,7 @@ def bench(
     encoded = encode(tokenizer, examples[:rows], **limits).rows
     calibration, source = _calibration(labelled.train if labelled else [], examples, rows)
     screen = console(as_json)
+    warn_of_pairs(screen, manifest, run=run, given_pairs=examples[0].pair is not None)  # encode wants all alike
     dense = dense_of(run, checkpoint)
     with tempfile.TemporaryDirectory() as work:
         material = Material(
@@ -262,12 +264,20 @@ def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
         for kind in dict.fromkeys(filter(None, kinds.values())):
             names = "; ".join(name for name in kinds if kinds[name] == kind)
             screen.print(f"attention of {names}: {kind}", markup=False, soft_wrap=True)
-    for row in result["missing"]:
-        screen.print(f"missing: {row['engine']} {_arithmetic(row)}: {row['why']}", markup=False, soft_wrap=True)
+    for why, costs in _missing_rows(result["missing"]).items():
+        screen.print(f"missing: {'; '.join(costs)}: {why}", markup=False, soft_wrap=True)
     if any((row["engine"], row["dtype"]) == ("openvino", "int8") for row in result["rows"]):
         used = result["calibration"]
         screen.print(f"openvino int8 and int8-static are calibrated on {used['texts']} {used['source']}")
     screen.print(verdict)
+
+
+def _missing_rows(missing: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Why rows are missing -> their names as in the table: a package that is not installed costs several."""
+    found: dict[str, list[str]] = {}
+    for row in missing:
+        found.setdefault(row["why"], []).append(f"{SHORT.get(row['engine'], row['engine'])} {_arithmetic(row)}")
+    return found
 
 
 def _calibration(train: "list[Example]", timed: "list[Example]", rows: int) -> "tuple[list[Example], str]":

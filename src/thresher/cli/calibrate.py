@@ -97,7 +97,8 @@ def calibrate(
     save(network, tokenizer, out, about={**about, "provenance": provenance(device="cpu", seed=None)})
     screen.print(_table(judged))
     screen.print(escape(_verdict(judged, goal)))
-    screen.print(escape(f"no weight was changed; saved {out}; measure its speed here: thresher bench {out}"))
+    screen.print(f"no weight was changed; saved {out}; measure its speed here:", markup=False, soft_wrap=True)
+    screen.print(_bench_command(out, texts, task, data), markup=False, soft_wrap=True)
     if as_json:
         print_json({"out": str(out), **block})
 
@@ -159,12 +160,11 @@ def _load_texts(texts: Path | None, task: str | None, data: Path | None) -> "tup
 
 def _load_classifier(model: str, named: "Task | None") -> tuple[Any, Any]:
     """The dense model with its head, and its tokenizer."""
+    from thresher.cli.pipeline import check_dense
     from thresher.evaluation.quality import check_outputs
-    from thresher.models.checkpoint import MANIFEST, has_head, load_dense
+    from thresher.models.checkpoint import has_head, load_dense
 
-    if (Path(model).expanduser() / MANIFEST).is_file():
-        dense = " (it has one in its folder dense/)" if (Path(model).expanduser() / "dense").is_dir() else ""
-        raise ModelError(f"{model} is a pruned run with thresholds of its own; give a dense model{dense}")
+    check_dense(model)
     if not has_head(model):
         raise ModelError(f"{model} has no classification head, so it has no predictions to keep; fine-tune it first")
     network, tokenizer = load_dense(model, whole=True)
@@ -178,6 +178,15 @@ def _encode(network: Any, tokenizer: Any, examples: "list[Example]", max_length:
 
     found = encode(tokenizer, examples, max_length=max_length, positions=usable_positions(network.config))
     return [(row.input_ids, row.token_type_ids) for row in found.rows]
+
+
+def _bench_command(out: Path, texts: Path | None, task: str | None, data: Path | None) -> str:
+    """What measures the run on the rows that it was made with, to be copied into a shell."""
+    import shlex
+
+    given = {"--texts": texts, "--task": task, "--data": data}
+    options = [str(word) for name, value in given.items() if value is not None for word in (name, value)]
+    return shlex.join(["thresher", "bench", str(out), *options])
 
 
 def _source(texts: Path | None, named: "Task | None") -> str:

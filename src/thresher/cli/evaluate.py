@@ -1,7 +1,8 @@
 """thresher eval: quality and cost of a run on held-out data."""
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,7 +52,7 @@ def evaluate(
     place = pick_device(device)
     quiet_libraries()
     checkpoint = load(run)
-    check_outputs(checkpoint.model, rows, name=run)
+    check_outputs(checkpoint.model, rows, name=run, manifest=manifest)
     checkpoint.model.to(place)
     length = max_length or trained_length(manifest)
     versions = {"pruned": Version({}, pruned=True), "unpruned": Version({}, pruned=False)}
@@ -66,6 +67,16 @@ def evaluate(
         screen.print(quartile_table(models["pruned"]))
         if models["pruned"]["truncated"]:
             screen.print(f"{models['pruned']['truncated']} of {models['pruned']['rows']} rows were truncated")
-    screen.print("dense: the fine-tuned model that pruning started from; unpruned: this run's weights, nothing dropped")
+    screen.print(_legend(versions, manifest))
     if as_json:
         print_json({"run": str(run), "task": rows.spec.name, "splits": found, **provenance(device=place, seed=None)})
+
+
+def _legend(versions: Collection[str], manifest: dict[str, Any]) -> str:
+    """What the rows are, and what is not among them."""
+    text = "unpruned: this run's weights, nothing dropped"
+    if "dense" in versions:
+        text = f"dense: the fine-tuned model that pruning started from; {text}"
+    if "quantization" in manifest:
+        text += "\nall of it in floating point: the int8 of this run was measured by thresher quantize"
+    return text

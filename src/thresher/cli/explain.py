@@ -25,7 +25,7 @@ def explain(
 
     Example: thresher explain runs/demo "a gripping film that never lets go"
     """
-    from thresher.cli.output import console, print_json, quiet_libraries
+    from thresher.cli.output import console, print_json, quiet_libraries, warn_of_pairs
     from thresher.errors import DataError, RunError
     from thresher.evaluation.explain import explain as explain_text
     from thresher.models.checkpoint import load
@@ -35,6 +35,8 @@ def explain(
         raise DataError("the text is empty; give at least one word")
     quiet_libraries()
     checkpoint = load(run)
+    screen = console(as_json)
+    warn_of_pairs(screen, checkpoint.manifest, run=run, given_pairs=pair is not None)
     length = trained_length(checkpoint.manifest)
     found = explain_text(checkpoint.model, checkpoint.tokenizer, text, pair, max_length=length)
     if svg is not None:
@@ -42,11 +44,10 @@ def explain(
             write_text(svg, picture([found]))
         except OSError as error:
             raise RunError(f"cannot write {svg}: {error.strerror}; choose another --svg") from error
-        console(as_json).print(f"picture written to {svg}", markup=False)
+        screen.print(f"picture written to {svg}", markup=False)
     if as_json:
         print_json(found.to_dict())
     else:
-        screen = console(as_json)
         print_legend(screen, found.layers)
         print_explanation(screen, found)
 

@@ -72,9 +72,19 @@ def load_training_rows(
 
 
 def load_test_rows(
-    run: Path, manifest: dict[str, Any], *, task: str | None, data: Path | None, test: Path | None, columns: Columns
+    run: Path,
+    manifest: dict[str, Any],
+    *,
+    task: str | None,
+    data: Path | None,
+    test: Path | None,
+    columns: Columns,
+    ways: str = "--test FILE or --task NAME",
 ) -> "Task":
-    """Rows to measure a finished run on: the user's file, a named task, or the task the run was made for."""
+    """Rows to measure a finished run on: the user's file, a named task, or the task the run was made for.
+
+    `ways` are the command's options for such rows, for a run that has no task of its own.
+    """
     from thresher.models.checkpoint import MANIFEST
     from thresher.tasks import load_test_file, task_names
 
@@ -99,8 +109,15 @@ def load_test_rows(
         )
     name = task or trained_on.get("name")
     if name not in task_names() and task is None:
-        raise ConfigError(f"{run} was trained on your own files; give rows to measure on with --test FILE")
+        raise ConfigError(f"{run} {made_how(manifest)}; give rows to measure on with {ways}")
     return load_named_task(str(name), data)
+
+
+def made_how(manifest: dict[str, Any]) -> str:
+    """Why a run has no named task whose rows could be taken."""
+    recipe = manifest.get("recipe")
+    training_free = isinstance(recipe, dict) and recipe.get("recipe") == "training-free"
+    return "was calibrated on your own texts" if training_free else "was trained on your own files"
 
 
 def _class_names(run: Path, trained_on: dict[str, Any]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -32,6 +33,18 @@ def quiet_libraries() -> None:
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers leaves both untyped
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def warn_of_pairs(screen: Console, manifest: Mapping[str, Any], *, run: object, given_pairs: bool) -> None:
+    """One line where the inputs are not of the kind that the run is for, as far as its thresher.json says."""
+    from thresher.evaluation.quality import trained_on_pairs
+
+    pairs = trained_on_pairs(manifest)
+    if pairs is None or pairs == given_pairs:
+        return
+    own, given = ("pairs of texts", "single texts") if pairs else ("single texts", "pairs of texts")
+    text = f"warning: {run} is for {own}, but was given {given}; its predictions on them say little"
+    screen.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
 def percent(value: float | None) -> str:

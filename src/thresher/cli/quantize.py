@@ -15,6 +15,7 @@ from thresher.cli.options import (
     TestFile,
     TextColumn,
     load_named_task,
+    made_how,
 )
 from thresher.config import trained_length
 from thresher.errors import CheckpointError, ConfigError, DataError
@@ -64,7 +65,7 @@ def quantize(
     split, examples = next(iter(rows.test.items()))
     quiet_libraries()
     checkpoint = load(run)
-    check_outputs(checkpoint.model, rows, name=run)
+    check_outputs(checkpoint.model, rows, name=run, manifest=manifest)
     limits = {"max_length": trained_length(manifest), "positions": usable_positions(checkpoint.model.config)}
     calibration, measured = (
         [(row.input_ids, row.token_type_ids) for row in encode(checkpoint.tokenizer, part, **limits).rows]
@@ -119,7 +120,7 @@ def _load_rows(
     if train is None:
         name = task or trained_on.get("name")
         if name not in task_names() and task is None:
-            raise ConfigError(f"{run} was trained on your own files; give its training rows with --train FILE")
+            raise ConfigError(f"{run} {made_how(manifest)}; give its training rows, with labels, with --train FILE")
         return load_named_task(str(name), data)
     if data is not None:
         raise ConfigError(f"--data {data} goes with --task NAME; --train and --test name your own files")

@@ -1,6 +1,6 @@
 """Quality, relative FLOPs and kept tokens of a model on held-out rows, overall and by length quartile."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -48,11 +48,49 @@ class Quality:
         return asdict(self)
 
 
-def check_outputs(model: Any, task: Task, *, name: object) -> None:
-    """Refuse a model for other classes than the task's; `name` is what the user calls the model."""
+def check_outputs(model: Any, task: Task, *, name: object, manifest: Mapping[str, Any] | None = None) -> None:
+    """Refuse a model that was not made for rows like the task's; `name` is what the user calls the model.
+
+    Unrelated tasks often have the same number of outputs: a run's `manifest` also knows its classes, and whether its
+    rows are pairs, where it was saved with them.
+    """
     outputs = model.config.num_labels
     if outputs != task.spec.num_labels:
         raise DataError(f"{name} has {outputs} outputs, but task {task.spec.name} has {task.spec.num_labels}")
+    _check_classes(_trained_on(manifest or {}).get("labels"), task, name=name)
+    pairs = trained_on_pairs(manifest or {})
+    if pairs is not None and pairs != (task.spec.pair_column is not None):
+        own, given = ("pairs of texts", "single texts") if pairs else ("single texts", "pairs of texts")
+        raise DataError(f"{name} is for {own}, but task {task.spec.name} has {given}; give rows like the run's own")
+
+
+def trained_on_pairs(manifest: Mapping[str, Any]) -> bool | None:
+    """Whether the run is for pairs of texts; None where its thresher.json does not say."""
+    columns = _trained_on(manifest).get("columns")
+    return bool(columns["pair"]) if isinstance(columns, dict) and "pair" in columns else None
+
+
+def _trained_on(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    task = manifest.get("task")
+    return task if isinstance(task, dict) else {}
+
+
+def _check_classes(trained: Any, task: Task, *, name: object) -> None:
+    """Refuse classes of other names, and the same ones in another order, which would be scored as each other."""
+    classes = [str(label) for label in trained] if isinstance(trained, list) else []
+    own, wanted = ([label.lower() for label in labels] for labels in (classes, task.spec.labels))
+    if own == wanted or _say_nothing(own) or _say_nothing(wanted):
+        return
+    how = " in this order" if set(own) == set(wanted) else ""
+    raise DataError(
+        f"{name} has the classes {', '.join(classes)}{how}, but task {task.spec.name} has "
+        f"{', '.join(task.spec.labels)}; give rows of the run's own classes"
+    )
+
+
+def _say_nothing(names: list[str]) -> bool:
+    """Whether classes have no names, or only numbers: LABEL_0, 1."""
+    return all(name.removeprefix("label_").isdigit() for name in names)
 
 
 def evaluate(

@@ -153,8 +153,11 @@ def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) 
 def has_head(path: str | Path, num_labels: int | None = None) -> bool:
     """Whether the folder holds a sequence classifier, with this many outputs where the number is given."""
     config = _read_config(_expanded(path))
-    classifier = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
-    return classifier and num_labels in (None, config.num_labels)
+    return _is_classifier(config) and num_labels in (None, config.num_labels)
+
+
+def _is_classifier(config: Any) -> bool:
+    return any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
 
 
 def _expanded(path: str | Path) -> str:
@@ -166,15 +169,24 @@ def _read_config(name: str, **changes: Any) -> Any:
     """The model's configuration; a path that leads nowhere is told apart from a name on the hub."""
     from transformers import AutoConfig
 
-    is_hub_name = name.count("/") <= 1 and not name.startswith((".", "/"))
-    if not is_hub_name and not Path(name).exists():
-        raise ModelError(f"model folder {name} does not exist")
+    if not Path(name).exists():
+        _check_hub_name(name)
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise ModelError(f"{name} is not a Hugging Face model folder: it has no config.json")
     try:
         return AutoConfig.from_pretrained(name, **changes)
     except Exception as error:  # a damaged file raises many kinds, from OSError to the hub library's own
-        raise ModelError(f"cannot read a model configuration from '{name}': {_first_line(error)}") from error
+        nowhere = "" if Path(name).exists() else f"; there is no folder {name} either"
+        raise ModelError(f"cannot read a model configuration from '{name}': {_first_line(error)}{nowhere}") from error
+
+
+def _check_hub_name(name: str) -> None:
+    """Refuse what can only be meant as a folder: the hub would be blamed for it. Its names are `a` and `owner/a`."""
+    owner, slash, rest = name.partition("/")
+    if name.startswith((".", "/")) or "/" in rest or (slash and not rest):
+        raise ModelError(f"model folder {name} does not exist")
+    if slash and Path(owner).is_dir():
+        raise ModelError(f"model folder {name} does not exist; {owner} is a folder here, so the hub is not asked")
 
 
 def _check_complete(model: Any, loading: dict[str, Any], *, name: str, whole: bool) -> None:
@@ -182,8 +194,11 @@ def _check_complete(model: Any, loading: dict[str, Any], *, name: str, whole: bo
     mismatched = [item if isinstance(item, str) else item[0] for item in loading["mismatched_keys"]]
     made_up = sorted({*loading["missing_keys"], *mismatched})
     encoder = f"{model.base_model_prefix}."
+    of_encoder = [key for key in made_up if key.startswith(encoder) and ".pooler." not in key]
+    if whole and made_up and not of_encoder and not _is_classifier(model.config):
+        raise ModelError(f"'{name}' has no classification head; fine-tune it first, for example with: thresher prune")
     if not whole:
-        made_up = [key for key in made_up if key.startswith(encoder) and ".pooler." not in key]
+        made_up = of_encoder
     if made_up:
         raise ModelError(
             f"'{name}' lacks weights that its configuration asks for, {made_up[0]} among {len(made_up)}; "

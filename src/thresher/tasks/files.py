@@ -134,10 +134,15 @@ def _check_enough(path: Path, *, kept: list[Example], selection: list[Example], 
         )
 
 
+TABLES = (".csv", ".jsonl", ".json", ".parquet")  # not .tsv: a text, a tab and a second text are what read_texts takes
+
+
 def read_texts(file: Path) -> list[Example]:
     """Texts without labels, one per line; a tab stands before a second text. Their label is 0 and means nothing."""
     if not file.is_file():
         raise DataError(f"{file} does not exist; give a text file with one text per line")
+    if file.suffix.lower() in TABLES:
+        raise DataError(f"{file} is a table; the file must hold one text per line, such as a .txt of the text column")
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
