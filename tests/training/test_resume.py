@@ -24,6 +24,7 @@ from thresher.config import RECIPES, TrainConfig
 from thresher.errors import RunError
 from thresher.models.attach import gates_of
 from thresher.tasks.task import Task
+from thresher.training.snapshot import read_snapshot
 from thresher.training.trainer import Standing, Trainer
 
 STEPS = 5
@@ -248,9 +249,13 @@ def test_the_gates_are_hard_after_resuming_a_finished_run(tmp_path: Path) -> Non
 
 
 def test_a_young_state_is_not_written_again(tmp_path: Path) -> None:
-    """A state is four times the model's size: with a long wait between two, a short run writes none."""
-    interrupt(tmp_path, "hard", 4, config=replace(CONFIG, save_seconds=3600.0))
-    assert not list(tmp_path.iterdir())
+    """A state is four times the model's size: with a long wait between two, only the end of a stage writes one."""
+    rarely = replace(CONFIG, save_seconds=3600.0)
+    interrupt(tmp_path / "early", "finetune", STEPS - 1, config=rarely)
+    assert not (tmp_path / "early").exists()
+    interrupt(tmp_path / "late", "hard", 4, config=rarely)
+    standing = read_snapshot(tmp_path / "late")[1]["standing"]
+    assert (standing["stage"], standing["step"]) == ("soft", STEPS)
 
 
 def test_how_steps_run_may_change_between_interruption_and_resumption(whole: Any, tmp_path: Path) -> None:
