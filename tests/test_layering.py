@@ -14,12 +14,13 @@ import pytest
 PACKAGE = "thresher"
 SOURCE = Path(__file__).resolve().parents[1] / "src" / PACKAGE
 
-OPEN_TO_ALL = {"config", "errors", "hardware", "records"}
+OPEN_TO_ALL = {"config", "errors", "hardware", "records", "workplace"}
 MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "errors": set(),
     "records": set(),
     "hardware": set(),
+    "workplace": set(),
     "core": set(),
     "models": {"core"},
     "engine": {"core", "models"},

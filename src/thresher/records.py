@@ -87,9 +87,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_record(path: Path, row: dict[str, Any]) -> None:
-    """One line of JSON, on the disk when this returns."""
+    """One line of JSON, on the disk when this returns, or nothing: half a line, which a full disk leaves, would spoil
+    the next."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    size = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        if path.exists():
+            os.truncate(path, size)
+        raise

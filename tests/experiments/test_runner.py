@@ -156,13 +156,15 @@ def test_a_run_is_kept_until_its_row_is_recorded(
     setting = Setting({"numbers": [3, 1, 2]}, work=tmp_path / "work")
     append, there = runner.append_record, []
 
+    def no_space(handle: int) -> None:
+        raise OSError("no space left on device")
+
     def full(path: Path, row: Row) -> None:
         there.append((setting.work / str(row["number"])).is_dir())
-        if row["number"] == 1:
-            with path.open("a", encoding="utf-8") as file:
-                file.write('{"half a ')
-            raise OSError("no space left on device")
-        append(path, row)
+        with pytest.MonkeyPatch.context() as patch:
+            if row["number"] == 1:
+                patch.setattr("thresher.records.os.fsync", no_space)
+            append(path, row)
 
     monkeypatch.setattr(runner, "append_record", full)
     progress = run(Training(), tmp_path, setting, command=COMMAND, parallel=parallel)

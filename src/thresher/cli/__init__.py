@@ -12,6 +12,7 @@ import typer
 from thresher.cli import bench, calibrate, demo, doctor, evaluate, explain, prune, quantize, reproduce, search
 from thresher.cli.output import fail
 from thresher.errors import ConfigError, RunError, ThresherError
+from thresher.workplace import has_state, work_of
 
 app = typer.Typer(
     name="thresher",
@@ -22,7 +23,6 @@ app = typer.Typer(
 )
 
 GO_ON = (prune.prune, search.search)  # these have --resume
-SAVED = ("state", "study.journal")  # what an interrupted one of them leaves behind
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
@@ -40,8 +40,8 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
 
 def _advice(command: Callable[..., None], out: Path | None) -> str:
     if command in GO_ON and out is not None:
-        work = out.with_name(out.name + ".partial")
-        if any((work / name).exists() for name in SAVED):
+        work = work_of(out)
+        if has_state(work):
             return f"{work} has its state; the same command goes on with --resume"
         return "nothing was saved yet: that comes at the end of a stage, or after an evaluation, once a minute"
     return "run it again, it starts anew" if command is demo.demo else "nothing was written"

@@ -41,7 +41,7 @@ def calibrate(
 ) -> None:
     """Fit thresholds to a dense model's own predictions, in minutes and without labels, and say what to expect of them.
 
-    Training (thresher prune) saves more than twice as much; this needs neither labels nor a GPU.
+    Training (thresher prune) saves more; this needs neither labels nor a GPU.
     Example: thresher calibrate my-classifier --texts reviews.txt --out runs/quick
     """
     from dataclasses import asdict

@@ -35,6 +35,7 @@ def demo(
     from thresher.cli.explain import picture, print_explanation, print_legend
     from thresher.cli.output import console, layers_table, percent, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import Job
+    from thresher.config import score_of
     from thresher.evaluation.explain import explain
     from thresher.records import write_json, write_text
     from thresher.tasks import load_task
@@ -44,7 +45,7 @@ def demo(
     job = Job(
         model=str(_embedded_model()),
         task=load_task("movies", data=None),
-        prune={"score": "value"},
+        prune={"score": score_of("learned")},
         train=demo_settings(seed),
         out=out,
         finetune="always",

@@ -37,14 +37,12 @@ def quiet_libraries() -> None:
 
 def warn_of_pairs(screen: Console, manifest: Mapping[str, Any], *, run: object, given_pairs: bool) -> None:
     """One line where the inputs are not of the kind that the run is for, as far as its thresher.json says."""
-    from thresher.evaluation.quality import trained_on_pairs
+    from thresher.evaluation.quality import other_kind
 
-    pairs = trained_on_pairs(manifest)
-    if pairs is None or pairs == given_pairs:
-        return
-    own, given = ("pairs of texts", "single texts") if pairs else ("single texts", "pairs of texts")
-    text = f"warning: {run} is for {own}, but was given {given}; its predictions on them say little"
-    screen.print(text, style="yellow", markup=False, soft_wrap=True)
+    if other := other_kind(manifest, given_pairs=given_pairs):
+        own, given = other
+        text = f"warning: {run} is for {own}, but was given {given}; its predictions on them say little"
+        screen.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
 def percent(value: float | None) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from thresher.config import PruneConfig, TrainConfig
 from thresher.errors import ConfigError, ModelError, RunError
+from thresher.workplace import work_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +34,7 @@ class Job:
     @property
     def work(self) -> Path:
         """Where the state of unfinished work lives; `out` itself appears only when it is complete."""
-        return self.out.with_name(self.out.name + ".partial")
+        return work_of(self.out)
 
 
 @dataclass(frozen=True)
@@ -182,16 +183,17 @@ def check_dense(model: str) -> None:
 
 def _check_classes(model: Any, labels: tuple[str, ...], *, asked_for: bool) -> None:
     """A head with other classes than the task's would teach the wrong ones; `asked_for` forgives other names."""
+    from thresher.evaluation.quality import how_classes_differ
+
     own = [str(model.config.id2label[index]).lower() for index in range(model.config.num_labels)]
     wanted = [name.lower() for name in labels]
-    if not labels or own == wanted or all(name.removeprefix("label_").isdigit() for name in own):
-        return
-    if sorted(own) == sorted(wanted):
+    differ = how_classes_differ(own, wanted)
+    if differ == "order":
         raise ModelError(
             f"the model's classes are in the order {', '.join(own)}, the task's in the order {', '.join(wanted)}; "
             "train a new head with --finetune always"
         )
-    if not asked_for:
+    if differ and not asked_for:
         raise ModelError(
             f"the model's classes are {', '.join(own)}, the task's {', '.join(wanted)}; train a new head with "
             "--finetune always, or take the one there is with --finetune never"

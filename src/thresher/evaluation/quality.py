@@ -1,6 +1,6 @@
 """Quality, relative FLOPs and kept tokens of a model on held-out rows, overall and by length quartile."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -58,16 +58,31 @@ def check_outputs(model: Any, task: Task, *, name: object, manifest: Mapping[str
     if outputs != task.spec.num_labels:
         raise DataError(f"{name} has {outputs} outputs, but task {task.spec.name} has {task.spec.num_labels}")
     _check_classes(_trained_on(manifest or {}).get("labels"), task, name=name)
-    pairs = trained_on_pairs(manifest or {})
-    if pairs is not None and pairs != (task.spec.pair_column is not None):
-        own, given = ("pairs of texts", "single texts") if pairs else ("single texts", "pairs of texts")
+    if other := other_kind(manifest or {}, given_pairs=task.spec.pair_column is not None):
+        own, given = other
         raise DataError(f"{name} is for {own}, but task {task.spec.name} has {given}; give rows like the run's own")
+
+
+def other_kind(manifest: Mapping[str, Any], *, given_pairs: bool) -> tuple[str, str] | None:
+    """What the run is for and what it is given, where that is pairs of texts and single ones, or the other way."""
+    pairs = trained_on_pairs(manifest)
+    if pairs is None or pairs == given_pairs:
+        return None
+    return ("pairs of texts", "single texts") if pairs else ("single texts", "pairs of texts")
 
 
 def trained_on_pairs(manifest: Mapping[str, Any]) -> bool | None:
     """Whether the run is for pairs of texts; None where its thresher.json does not say."""
     columns = _trained_on(manifest).get("columns")
     return bool(columns["pair"]) if isinstance(columns, dict) and "pair" in columns else None
+
+
+def how_classes_differ(own: Sequence[str], wanted: Sequence[str]) -> str | None:
+    """'order' or 'names', whatever the case of the letters; None where they do not, or where one side has no names."""
+    one, other = ([name.lower() for name in names] for names in (own, wanted))
+    if one == other or _say_nothing(one) or _say_nothing(other):
+        return None
+    return "order" if set(one) == set(other) else "names"
 
 
 def _trained_on(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,10 +93,10 @@ def _trained_on(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def _check_classes(trained: Any, task: Task, *, name: object) -> None:
     """Refuse classes of other names, and the same ones in another order, which would be scored as each other."""
     classes = [str(label) for label in trained] if isinstance(trained, list) else []
-    own, wanted = ([label.lower() for label in labels] for labels in (classes, task.spec.labels))
-    if own == wanted or _say_nothing(own) or _say_nothing(wanted):
+    differ = how_classes_differ(classes, task.spec.labels)
+    if differ is None:
         return
-    how = " in this order" if set(own) == set(wanted) else ""
+    how = " in this order" if differ == "order" else ""
     raise DataError(
         f"{name} has the classes {', '.join(classes)}{how}, but task {task.spec.name} has "
         f"{', '.join(task.spec.labels)}; give rows of the run's own classes"

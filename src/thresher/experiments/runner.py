@@ -1,7 +1,6 @@
 """Runs an experiment in chunks of a few minutes: rows whose key is in records.jsonl are not measured again."""
 
 import json
-import os
 import shutil
 import threading
 import time
@@ -80,7 +79,7 @@ def run(
             seconds = round(time.monotonic() - began, 1)
             row = {**about, "seed": key.get("seed"), **key, "seconds": seconds, **found}
             with recording:
-                _append(file, row)
+                append_record(file, row)
         except Exception as error:  # of any kind: the other rows are not to be lost for it
             return error
         for run_folder in own.leftovers:
@@ -100,17 +99,6 @@ def run(
                     measured += 1
                     on_row(key, row)
     return Progress(measured, len(done) + measured, len(missing) - measured, failed)
-
-
-def _append(file: Path, row: Row) -> None:
-    """All of a row or nothing: half a line, which a full disk leaves, would spoil the next row."""
-    size = file.stat().st_size if file.exists() else 0
-    try:
-        append_record(file, row)
-    except OSError:
-        if file.exists():
-            os.truncate(file, size)
-        raise
 
 
 def _one_by_one(measure: Callable[[Key], Measured], keys: Sequence[Key]) -> Each:

@@ -14,9 +14,9 @@ from typing import Any
 from thresher.config import without_flag
 from thresher.errors import RunError
 from thresher.experiments.experiment import Key, Row, Setting
+from thresher.workplace import has_state, work_of
 
 PATIENCE = 0.3  # seconds between two looks at a process
-SAVED = ("state", "study.journal")  # what an interrupted `prune` and an interrupted `search` leave behind
 DIGITS = 8  # of a digest in the name of a run
 _training: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by the run's name
 
@@ -147,9 +147,8 @@ def _finished(words: Sequence[str], out: Path, setting: Setting) -> bool:
     with setting.place() as free:
         if not free:
             return False
-        partial = out.with_name(out.name + ".partial")
-        saved = any((partial / name).exists() for name in SAVED)
-        more = ["--resume"] if saved else ["--overwrite"] if partial.exists() else []
+        partial = work_of(out)
+        more = ["--resume"] if has_state(partial) else ["--overwrite"] if partial.exists() else []
         setting.work.mkdir(parents=True, exist_ok=True)
         log = setting.work / f"{out.name}.log"
         with log.open("a", encoding="utf-8") as file:
