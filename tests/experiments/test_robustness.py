@@ -70,10 +70,10 @@ def test_a_row_has_every_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     setting = Setting(runs.config("qnli"), **runs.places(tmp_path))
     progress = run(robustness, tmp_path / "robustness", setting, command="thresher reproduce robustness")  # type: ignore[arg-type]
     assert (progress.measured, progress.left) == (2, 0)
-    assert trained == ["short-dense-qnli-tiny-0", "short-qnli-tiny-learned-0.6-0", "short-qnli-tiny-lat-0.6-0"]
+    assert trained == ["short-dense-qnli-tiny-0", "short-qnli-tiny-lat-0.6-0", "short-qnli-tiny-learned-0.6-0"]
     rows, dense_run = sorted(setting.work.iterdir(), reverse=True)
     assert (rows.name, runs.without_digest(dense_run.name)) == ("short-rows-qnli-tiny", "short-dense-qnli-tiny-0")
-    learned, lat = read_records(tmp_path / "robustness" / RECORDS)
+    lat, learned = read_records(tmp_path / "robustness" / RECORDS)
     for row in (learned, lat):
         assert str(tmp_path) not in json.dumps(row)
         assert list(row["buckets"]) == list(robustness.BUCKETS)
