@@ -30,6 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+@pytest.fixture(autouse=True)
+def device_chosen_anew(request: pytest.FixtureRequest) -> Iterator[None]:
+    """accelerate remembers a process's first device; after a test on the GPU, the next one may want another."""
+    yield
+    if request.node.get_closest_marker("gpu"):
+        from accelerate.state import AcceleratorState
+
+        AcceleratorState._reset_state(reset_partial_state=True)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The engine's timed probe is remembered in the user's cache; tests, and the processes they start, have their own.

@@ -77,10 +77,11 @@ def test_the_sandwich_by_its_parts(regression: bool, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(method, "_lengths", spy)
     torch.manual_seed(3)
     counts = gates.rule.counts.tolist()  # type: ignore[union-attr, operator]
+    method.before_hard_step(0.0)
     found = method.hard_loss(model, batch, teacher=None)
     assert len(drawn) == 3 and any(left_out for _, left_out in drawn)
     assert gates.rule.counts.tolist() == counts, "the step's lengths do not stay"  # type: ignore[union-attr, operator]
-    assert gates.mode == "hard" and gates.left_out == frozenset()
+    assert gates.mode == "hard" and gates.left_out is None
 
     gates.set_mode("off")
     full: Tensor = model(**model_inputs(batch)).logits
@@ -89,12 +90,25 @@ def test_the_sandwich_by_its_parts(regression: bool, monkeypatch: pytest.MonkeyP
     for lengths, left_out in drawn:
         assert isinstance(gates.rule, TopCount)
         gates.rule.set_counts(lengths)
-        with gates.leaving_out(sorted(left_out)):
+        with gates.leaving_out(torch.tensor([layer in left_out for layer in range(LAYERS)])):
             small = model(**model_inputs(batch)).logits
         parts.append(distillation_loss(small, full.detach(), temperature=1.0))
     assert all(part > 0 for part in parts)
     torch.testing.assert_close(found.total, torch.stack(parts).mean())
     assert found.flops is not None and 0.3 < found.flops.item() < 1
+
+
+def test_every_step_draws_anew_into_the_same_tensors() -> None:
+    """A recorded step reads them there; chance is the step's, so that a resumed run draws the same."""
+    method = trainer_of("lat", model=gated_model(layers=LAYERS), length_drop=0.4).method
+    assert isinstance(method, Lat)
+    seen = []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        method.before_hard_step(0.0)
+        assert method._drawn is not None
+        seen.append(([drawn.data_ptr() for drawn in method._drawn], [drawn.tolist() for drawn in method._drawn]))
+    assert seen[0] == seen[2] and seen[0][0] == seen[1][0] and seen[0][1] != seen[1][1]
 
 
 def test_distillation_teaches_the_small_models_and_not_the_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +117,7 @@ def test_distillation_teaches_the_small_models_and_not_the_full_one(monkeypatch:
     trainer = trainer_of("lat", model=model, layer_drop=0.0)
     monkeypatch.setattr(lat, "drop_lengths", lambda longest, rate, pick, *, layers, left_out: (longest,) * layers)
     batch = batch_of()
+    trainer.method.before_hard_step(0.0)
     total = trainer.method.hard_loss(model, batch, teacher=None).total
     gates_of(model).set_mode("off")
     task = task_loss(model(**model_inputs(batch)).logits, batch["labels"])
@@ -112,7 +127,8 @@ def test_distillation_teaches_the_small_models_and_not_the_full_one(monkeypatch:
 def test_a_layer_left_out_is_the_identity() -> None:
     model = gated_model(layers=LAYERS, dropout=0.0, thresholds=[0.0] * LAYERS).eval()
     inputs = model_inputs(batch_of())
-    with torch.inference_mode(), gates_of(model).leaving_out([1, 4]):
+    left_out = torch.tensor([layer in (1, 4) for layer in range(LAYERS)])
+    with torch.inference_mode(), gates_of(model).leaving_out(left_out):
         states = model(**inputs, output_hidden_states=True).hidden_states
     same = [torch.equal(before, after) for before, after in zip(states, states[1:], strict=False)]
     assert same == [False, True, False, False, True, False]

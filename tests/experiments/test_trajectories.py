@@ -26,7 +26,8 @@ def test_two_experiments_train_one_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert trained == ["dense-sst2-tiny-0", "sst2-tiny-lat-0.6-0", "sst2-tiny-learned-0.6-0"]
     rows = [row for name in ("trajectories", "histograms") for row in read_records(tmp_path / name / RECORDS)]
     assert str(tmp_path) not in json.dumps(rows) and all(row["rows"] == 30 for row in rows)
-    check_trajectories(*rows[:2])
+    lat, learned = rows[:2]
+    check_trajectories(learned, lat)
     for path, counted in zip(rows[:2], rows[2:], strict=True):
         assert path["accuracy"] == counted["accuracy"]
         check_histogram(counted, mean=path["mean"])

@@ -118,14 +118,17 @@ def test_no_token_returns_protected_ones_stay_and_none_is_emptied(
 
 def test_layers_left_out_drop_nothing_and_only_for_a_while() -> None:
     gates = gates_with(TopCount([2, 1]), 2)
-    with gates.leaving_out([0]):
+    given, made = torch.zeros(1, 3, 4), torch.ones(1, 3, 4)
+    with gates.leaving_out(torch.tensor([True, False])):
         gates.begin(torch.ones(1, 3), None)
-        assert gates.skips_layer()
-        assert not gates.skips_layer()
         decided(gates, towards(1, 2, 3))
+        assert torch.equal(gates.handed_on(given, made), given)
+        decided(gates, towards(1, 2, 3))
+        assert torch.equal(gates.handed_on(given, made), made)
     assert gates.trace is not None and gates.trace.kept().tolist() == [[3, 1]]
     gates.begin(torch.ones(1, 3), None)
-    assert not gates.skips_layer()
+    decided(gates, towards(1, 2, 3))
+    assert torch.equal(gates.handed_on(given, made), made)
 
 
 def test_other_counts_for_a_while() -> None:

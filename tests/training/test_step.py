@@ -56,20 +56,25 @@ def test_recorded_dropout_is_new_in_every_step_and_the_same_in_every_run() -> No
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
-def test_a_method_that_draws_in_every_step_is_not_recorded() -> None:
+def test_recorded_steps_see_what_lat_draws_for_them() -> None:
+    """The same lengths and layers as steps that torch runs one by one, so the same model."""
     from thresher.baselines import method_named
 
-    assert not method_named("lat").recordable and method_named("spatten").recordable
-    model = gated_model()
-    trainer = Trainer(
-        model,
-        tiny_tokenizer(),
-        keyword_task(),
-        quick(method="lat", search_rounds=0, max_steps=6),
-        method=method_named("lat"),
-        device="cuda",
-    )
-    assert trainer.fit().best_score is not None and gates_of(model).mode == "hard"
+    assert method_named("lat").recordable and not method_named("random").recordable
+    found = []
+    for record in (True, False):
+        model = gated_model(dropout=0.0)
+        config = quick(method="lat", search_rounds=0, max_steps=24, record=record)
+        trainer = Trainer(
+            model, tiny_tokenizer(), keyword_task(), config, method=method_named("lat"), device="cuda", finetune=True
+        )
+        trainer.fit()
+        assert gates_of(model).mode == "hard"
+        found.append({name: value.cpu() for name, value in model.state_dict().items()})
+    ours, theirs = found
+    for key, value in theirs.items():
+        if not key.endswith("key.bias"):
+            torch.testing.assert_close(ours[key], value, atol=1e-3, rtol=1e-2, msg=lambda text, n=key: f"{n}: {text}")
 
 
 def test_a_resumed_optimizer_is_all_on_the_gpu() -> None:

@@ -56,11 +56,11 @@ class Lat(Method):
     name = "lat"
     knob = "lengths"
     distills = False  # the full model of the same step is the teacher
-    recordable = False  # every step draws lengths and layers
     long_finish = True
 
     def begin(self) -> None:
         self._longest = int(self.run.lengths.max())
+        self._drawn: tuple[Tensor, Tensor] | None = None
         self._front: list[Candidate] = []
         self._begin_with(TopCount([self._longest] * self.run.shape.layers))
 
@@ -78,6 +78,22 @@ class Lat(Method):
         rate = 1.0 - (1.0 - self.config.length_drop) ** factor
         self.rule.set_counts(self._lengths(rate, shortest))
 
+    def before_hard_step(self, progress: float) -> None:
+        """Draw the small models of the step, the smallest and the random ones: (models, layers) lengths, and which
+        layers are left out. They stay in the same tensors, where a recorded step finds them."""
+        layers, rows = self.run.shape.layers, []
+        for pick in (shortest, *[uniform] * RANDOM_MODELS):
+            left_out = sample_layers(layers, self.config.layer_drop)
+            lengths = self._lengths(self.config.length_drop, pick, left_out=left_out)
+            rows.append((lengths, [layer in left_out for layer in range(layers)]))
+        drawn = [torch.tensor(column) for column in zip(*rows, strict=True)]
+        if self._drawn is None:
+            device = self.gates.thresholds.device
+            self._drawn = (drawn[0].to(device), drawn[1].to(device))
+        else:
+            for mine, new in zip(self._drawn, drawn, strict=True):
+                mine.copy_(new)
+
     def hard_loss(self, model: nn.Module, batch: dict[str, Tensor], *, teacher: nn.Module | None) -> Loss:
         """The sandwich: the full model learns the task, the smallest and two random ones learn from the full one."""
         gates, inputs = gates_of(model), model_inputs(batch)
@@ -86,10 +102,10 @@ class Lat(Method):
         gates.set_mode("hard")
         losses = [task_loss(logits, batch["labels"])]
         costs = [torch.ones((), device=logits.device)]
-        for pick in (shortest, *[uniform] * RANDOM_MODELS):
-            left_out = sample_layers(self.run.shape.layers, self.config.layer_drop)
-            lengths = self._lengths(self.config.length_drop, pick, left_out=left_out)
-            with self.rule.trying(lengths), gates.leaving_out(sorted(left_out)):
+        assert self._drawn is not None  # before the step
+        on_cpu = logits.device.type == "cpu"  # a recorded step has tensors of one length
+        for lengths, left_out in zip(*self._drawn, strict=True):
+            with self.rule.trying(lengths), gates.leaving_out(left_out), gates.shortening(on_cpu):
                 small = model(**inputs).logits
             trace = gates.trace
             assert trace is not None  # the forward pass above leaves one

@@ -109,6 +109,7 @@ def pruned_layer(parts: LayerParts, hidden: Tensor, *, gates: Gates, bias: Tenso
     attended = parts.attention_norm(F.dropout(context, parts.attention_output_dropout, training) + hidden)
     inner = parts.ffn_out(parts.activation(parts.ffn_in(attended)))
     output: Tensor = parts.output_norm(F.dropout(inner, parts.ffn_dropout, training) + attended)
+    output = gates.handed_on(hidden, output)
     return output if multiplier is None else output * multiplier.unsqueeze(-1).to(output.dtype)
 
 
@@ -121,8 +122,6 @@ class PrunedLayer(nn.Module):
         family, gates = self._thresher
         if gates.mode == "off":
             return super().forward(hidden_states, *args, **kwargs)
-        if gates.skips_layer():
-            return family.wrap(hidden_states)
         output = pruned_layer(
             family.parts(self),
             hidden_states,

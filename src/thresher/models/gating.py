@@ -64,7 +64,7 @@ class Gates(nn.Module):
         self.config = config
         self.thresholds = nn.Parameter(torch.tensor(list(thresholds), dtype=torch.float32), requires_grad=False)
         self.register_module("rule", None)
-        self.left_out: frozenset[int] = frozenset()  # layers that training skips for the moment
+        self.left_out: Tensor | None = None  # (layers,) boolean: those that hand on what they get, for the moment
         self.shortens = False  # leaves dropped tokens out of the layers' tensors
         self.alone_from = len(thresholds)  # while recording, when nobody can look: what `first_alone` said before
         self.mode = "hard"
@@ -90,21 +90,22 @@ class Gates(nn.Module):
         return [self.thresholds] if self.rule is None else list(self.rule.parameters())
 
     @contextmanager
-    def leaving_out(self, layers: Sequence[int]) -> Iterator[None]:
-        """Skip these layers (from 0) for a while: LayerDrop."""
-        self.left_out = frozenset(layers)
+    def leaving_out(self, layers: Tensor) -> Iterator[None]:
+        """Pass these layers by for a while, (layers,) boolean: LayerDrop. They are computed all the same: a recorded
+        step has all layers, and which of them count lies in a tensor."""
+        self.left_out = layers
         try:
             yield
         finally:
-            self.left_out = frozenset()
+            self.left_out = None
 
     @contextmanager
-    def shortening(self) -> Iterator[None]:
+    def shortening(self, wanted: bool = True) -> Iterator[None]:
         """For a while, layers compute only the tokens that are left: the same result, in tensors of changing length.
 
         Without effect where first tokens may be dropped: they would leave their place, and heads look for them there.
         """
-        before, self.shortens = self.shortens, "first" in self.config.protect
+        before, self.shortens = self.shortens, wanted and "first" in self.config.protect
         try:
             yield
         finally:
@@ -162,17 +163,6 @@ class Gates(nn.Module):
         """The forward pass is over; its trace stays readable."""
         self.running = False
 
-    def skips_layer(self) -> bool:
-        """Whether the coming layer is left out; it then drops nothing."""
-        trace = self._running()
-        if len(trace.scores) not in self.left_out:
-            return False
-        alive = trace.alive[-1]
-        trace.scores.append(torch.zeros(alive.shape, device=alive.device))
-        trace.gates.append(alive)
-        trace.alive.append(alive)
-        return True
-
     def probabilities(self, logits: Tensor) -> Tensor:
         """Attention over what is still alive. logits: (batch, heads, queries, keys)."""
         return attention_probabilities(logits, self._seen(self._running()))
@@ -193,6 +183,12 @@ class Gates(nn.Module):
         trace.slots, index = trace.slots.narrowed(trace.alive[-1], most=most)
         return index
 
+    def handed_on(self, given: Tensor, made: Tensor) -> Tensor:
+        """After `decide`: what the layer made, or what it was given where it is left out."""
+        if self.left_out is None or self.trace is None:
+            return made
+        return torch.where(self.left_out[len(self.trace.gates) - 1], given, made)
+
     def decide(self, probabilities: Tensor, value: Tensor) -> Tensor | None:
         """Score the tokens, let some of them go, and return what the layer's output is multiplied by, if anything.
 
@@ -206,6 +202,8 @@ class Gates(nn.Module):
         trace.scores.append(scores)
         if self.mode == "hard":
             keep = self._keep(layer, scores.detach(), trace)
+            if self.left_out is not None:
+                keep = torch.where(self.left_out[layer], alive, keep)
             trace.gates.append(keep)
             trace.alive.append(keep)
             return None

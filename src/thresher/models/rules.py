@@ -107,13 +107,13 @@ class TopCount(Ranked):
         super().__init__(order=order, seed=seed)
         self.register_buffer("counts", torch.tensor(list(counts), dtype=torch.long))
 
-    def set_counts(self, counts: Sequence[int]) -> None:
-        self.counts.copy_(torch.tensor(list(counts), dtype=torch.long))
+    def set_counts(self, counts: Sequence[int] | Tensor) -> None:
+        self.counts.copy_(torch.as_tensor(counts, dtype=torch.long))
 
     @contextmanager
-    def trying(self, counts: Sequence[int]) -> Iterator[None]:
-        """Other counts for a while."""
-        own = self.counts.tolist()
+    def trying(self, counts: Sequence[int] | Tensor) -> Iterator[None]:
+        """Other counts for a while; where they are a tensor on the device, the host takes no part."""
+        own = self.counts.clone()
         self.set_counts(counts)
         try:
             yield

@@ -16,6 +16,8 @@ from thresher.models.predict import Batch, Predictions, predict
 from thresher.tasks.encode import EncodedSet, padded_batches
 from thresher.tasks.task import Task
 
+TOKENS_AT_ONCE = {"cpu": 8192, "cuda": 32768}  # a GPU spends its time waiting for the host where they are few
+
 
 class Judge:
     """Judges a model on selection rows, in the precision of training."""
@@ -26,7 +28,8 @@ class Judge:
         self._model, self._accelerator, self._task, self._bf16 = model, accelerator, task, bf16
         self._shape = encoder_shape(model)
         self._labels = np.array([row.label for row in selection.rows])
-        self.batches = padded_batches(selection, pad_id=pad_id)
+        room = TOKENS_AT_ONCE.get(accelerator.device.type, TOKENS_AT_ONCE["cpu"])
+        self.batches = padded_batches(selection, pad_id=pad_id, max_tokens=room)
 
     def evaluate(self, *, pruned: bool) -> dict[str, float]:
         """Metrics; with relative FLOPs when pruned."""

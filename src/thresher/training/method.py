@@ -85,6 +85,9 @@ class Method:
     def after_soft_step(self) -> None:
         """What was learned may have left its range."""
 
+    def before_hard_step(self, progress: float) -> None:
+        """Chance is seeded for the step. A recorded step sees what is put into tensors here."""
+
     def hard_loss(self, model: nn.Module, batch: dict[str, Tensor], *, teacher: nn.Module | None) -> Loss:
         return hard_loss(model, batch, config=self.config, shape=self.run.shape, teacher=teacher)
 

@@ -88,10 +88,10 @@ def run_stage(
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     progress.begin(plan.name, total=steps, done=start)
     for step, chosen in _step_batches(rows, steps, start=start, settings=settings, world=world):
-        plan.before_step(step / steps)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             set_rate(group, rate * _schedule(step, steps, settings.warmup))
         torch.manual_seed(_seed_for(settings.seed, plan.name, step, rank))
+        plan.before_step(step / steps)
         mine = _shares(chosen, world * settings.accumulate)[
             rank * settings.accumulate : (rank + 1) * settings.accumulate
         ]

@@ -184,6 +184,7 @@ class Trainer:
             name="hard",
             steps=steps,
             loss=functools.partial(method.hard_loss, teacher=teacher),
+            before_step=method.before_hard_step,
             after_step=hold_target,
             targets=self.teacher_logits if len(self.teacher_logits) else None,
             recordable=method.recordable,
