@@ -32,7 +32,9 @@ def test_rows_split_by_the_lengths_of_evaluation_rows(name: str, tmp_path: Path)
     assert max(below) < split.median <= min(between) and max(between) <= split.third_quartile < min(above)
     assert split.median == (tested[14] + tested[15]) / 2
     every = tokens(task.train + task.selection)
-    assert len(split.train) == sum(length < split.median for length in every) < len(every) == split.of
+    short = split.train + split.selection
+    assert len(short) == sum(length < split.median for length in every) < len(every) == split.of
+    assert set(split.selection) <= set(task.selection) and not set(split.train) & set(task.selection)
     assert max(tokens(split.train)) < split.median
 
 
@@ -41,17 +43,18 @@ def test_the_files_are_the_task_s_rows(tmp_path: Path) -> None:
     task = load_task("qnli", data=runs.places(tmp_path)["data"])
     split = robustness.split_by_length(task, tiny.tokenizer())
     words = robustness.write_rows(split, tmp_path / "rows")
-    assert [words[0], words[2], *words[4:]] == ["--train", "--test", "--pair-column", "pair"]
-    read = load_file_task(words[1], test=words[3], pair_column="pair")
+    assert [*words[0:6:2], *words[6:]] == ["--train", "--selection", "--test", "--pair-column", "pair"]
+    read = load_file_task(words[1], selection=words[3], test=words[5], pair_column="pair")
     assert read.spec.metrics == ("accuracy",) and read.spec.labels == ("0", "1")
-    assert read.selection and set(read.train + read.selection) == set(split.train)
+    assert read.selection == split.selection and set(read.train) == set(split.train)
     assert set(read.test["test"]) == set(task.test["validation"])
 
 
 def test_single_texts_have_no_pair_column(tmp_path: Path) -> None:
     task = load_task("sst2", data=runs.places(tmp_path)["data"])
     words = robustness.write_rows(robustness.split_by_length(task, tiny.tokenizer()), tmp_path / "rows")
-    assert len(words) == 4 and load_file_task(words[1], test=words[3]).train[0].pair is None
+    assert len(words) == 6
+    assert load_file_task(words[1], selection=words[3], test=words[5]).train[0].pair is None
 
 
 def test_numbers_to_predict_have_no_accuracy(tmp_path: Path) -> None:

@@ -144,3 +144,20 @@ def test_training_file_given_as_test_file(tmp_path: Path) -> None:
     path = write(tmp_path / "films.jsonl", films(20))
     with pytest.raises(DataError, match="at least two different rows that are not test rows"):
         load(path, path)
+
+
+def test_selection_rows_from_a_file_of_their_own(tmp_path: Path) -> None:
+    """Training rows among them are not trained on, and test rows may not choose."""
+    train = write(tmp_path / "films.jsonl", films(50))
+    selection = write(tmp_path / "selection.jsonl", [*films(4), {"text": "new", "label": "good"}])
+    test = write(tmp_path / "test.jsonl", [{"text": f"seen {i}", "label": "bad"} for i in range(3)])
+    task = load(train, test, selection=selection)
+    assert [row.text for row in task.selection] == ["film 0", "film 1", "film 2", "film 3", "new"]
+    assert {row.text for row in task.train} == {f"film {i}" for i in range(4, 50)}
+    assert f"50 rows, 5 rows for selection from {selection}; 3 test rows from {test}" in task.source
+    alone = load(train, selection=selection)
+    assert (len(alone.train), len(alone.selection), len(alone.test["held_out"])) == (41, 5, 5)
+    with pytest.raises(DataError, match=r"test.jsonl and the test rows have 3 rows in common"):
+        load(train, test, selection=test)
+    with pytest.raises(DataError, match="label 'awful' does not occur in the training file"):
+        load(train, test, selection=write(tmp_path / "bad.jsonl", [{"text": "new", "label": "awful"}]))

@@ -3,6 +3,7 @@ import json
 import lzma
 import sys
 from pathlib import Path
+from statistics import quantiles
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,14 +151,26 @@ def test_one_row_is_one_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "train", "selection", "validation"),
-    [("sst2", 67_349, 2_000, 872), ("mrpc", 3_668, 367, 408), ("stsb", 5_749, 574, 1_500), ("rte", 2_490, 249, 277)],
+    [("sst2", 67_349, 1_031, 872), ("mrpc", 3_668, 367, 408), ("stsb", 5_749, 574, 1_500), ("rte", 2_490, 249, 277)],
 )
 def test_real_rows(real_data: Path, name: str, train: int, selection: int, validation: int) -> None:
     if not (real_data / name).is_dir():
         pytest.skip(f"{real_data} has no {name}")
     task = load_task(name, data=real_data)
-    assert (len(task.train) + len(task.selection), len(task.selection)) == (train, selection)
+    assert (len(task.train + task.selection + task.left_out), len(task.selection)) == (train, selection)
     assert {split: len(found) for split, found in task.test.items()} == {"validation": validation}
     held = {fingerprint(row) for row in task.selection}
     assert held.isdisjoint(map(fingerprint, task.train)) and held.isdisjoint(map(fingerprint, task.test["validation"]))
     assert "partial" not in task.source
+
+
+def test_sst2_is_selected_on_sentences_like_those_it_is_tested_on(real_data: Path) -> None:
+    """Rows held out by chance have 9 words on average, validation rows 19.5."""
+    if not (real_data / "sst2").is_dir():
+        pytest.skip(f"{real_data} has no sst2")
+    task = load_task("sst2", data=real_data)
+    deciles = [
+        quantiles([len(row.text.split()) for row in rows], n=10) for rows in (task.selection, task.test["validation"])
+    ]
+    assert max(abs(ours - theirs) for ours, theirs in zip(*deciles, strict=True)) <= 1
+    assert len(task.left_out) == 7_158 and "7,158 rows left out as pieces of these" in task.source

@@ -14,6 +14,16 @@ TaskName = Annotated[str | None, typer.Option("--task", help="a GLUE task (sst2,
 DataFolder = Annotated[
     Path | None, typer.Option("--data", help="folder with TASK/train*.jsonl[.xz] and TASK/validation*.jsonl[.xz]")
 ]
+TrainFile = Annotated[
+    Path | None, typer.Option("--train", help="your own training rows: CSV, TSV, JSONL or Parquet")
+]  # fmt: skip
+SelectionFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--selection",
+        help="rows that choose checkpoint and settings, like those the model will meet; a tenth of --train without it",
+    ),
+]
 TestFile = Annotated[Path | None, typer.Option("--test", help="your own test rows: CSV, TSV, JSONL or Parquet")]
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="column with the text")]
 PairColumn = Annotated[str | None, typer.Option("--pair-column", help="column with the second text, if there is one")]
@@ -42,6 +52,7 @@ def load_training_rows(
     train: Path | None,
     test: Path | None,
     columns: Columns,
+    selection: Path | None = None,
     regression: bool | None = None,
 ) -> "Task":
     """Rows to train with: a named task's, or the user's own files."""
@@ -56,13 +67,15 @@ def load_training_rows(
         return load_file_task(
             train,
             test=test,
+            selection=selection,
             text_column=text or "text",
             pair_column=pair,
             label_column=label or "label",
             regression=regression,
         )
-    if test is not None:
-        raise ConfigError(f"--test {test} goes with --train FILE; task {task} has its own test rows")
+    for flag, file in (("test", test), ("selection", selection)):
+        if file is not None:
+            raise ConfigError(f"--{flag} {file} goes with --train FILE; task {task} has its own {flag} rows")
     if any(columns) or regression is not None:
         raise ConfigError(
             f"--text-column, --pair-column, --label-column, --regression and --classes go with --train FILE; "

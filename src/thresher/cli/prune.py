@@ -11,9 +11,11 @@ from thresher.cli.options import (
     Device,
     LabelColumn,
     PairColumn,
+    SelectionFile,
     TaskName,
     TestFile,
     TextColumn,
+    TrainFile,
     load_training_rows,
     pick_device,
 )
@@ -40,9 +42,8 @@ def prune(
     out: Annotated[Path, typer.Option("--out", help="folder to write; it appears when the run is complete")],
     task: TaskName = None,
     data: DataFolder = None,
-    train: Annotated[
-        Path | None, typer.Option("--train", help="your own training rows: CSV, TSV, JSONL, Parquet")
-    ] = None,
+    train: TrainFile = None,
+    selection: SelectionFile = None,
     test: TestFile = None,
     text_column: TextColumn = None,
     pair_column: PairColumn = None,
@@ -116,6 +117,7 @@ def prune(
         data=data,
         train=train,
         test=test,
+        selection=selection,
         columns=(text_column, pair_column, label_column),
         regression=regression,
     )

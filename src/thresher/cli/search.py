@@ -11,9 +11,11 @@ from thresher.cli.options import (
     Device,
     LabelColumn,
     PairColumn,
+    SelectionFile,
     TaskName,
     TestFile,
     TextColumn,
+    TrainFile,
     load_training_rows,
     pick_device,
 )
@@ -50,9 +52,8 @@ def search(
     workers: Annotated[int | None, _search("workers")] = None,
     task: TaskName = None,
     data: DataFolder = None,
-    train: Annotated[
-        Path | None, typer.Option("--train", help="your own training rows: CSV, TSV, JSONL, Parquet")
-    ] = None,
+    train: TrainFile = None,
+    selection: SelectionFile = None,
     test: TestFile = None,
     text_column: TextColumn = None,
     pair_column: PairColumn = None,
@@ -99,7 +100,7 @@ def search(
     )
     check_settings(settings, train_config)
     columns = (text_column, pair_column, label_column)
-    rows = load_training_rows(task=task, data=data, train=train, test=test, columns=columns)
+    rows = load_training_rows(task=task, data=data, train=train, test=test, columns=columns, selection=selection)
     job = Job(
         model=model,
         task=rows,

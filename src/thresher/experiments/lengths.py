@@ -50,7 +50,7 @@ def measured(key: Key, setting: Setting) -> Row:
     task = load_task(key["task"], data=setting.data_folder())
     train, evaluated = (
         encode(tokenizer, rows, max_length=None, positions=None).lengths
-        for rows in (task.train + task.selection, task.test[key["split"]])
+        for rows in (task.train + task.selection + task.left_out, task.test[key["split"]])
     )
     longest = setting.config["longest"]
     published = PUBLISHED_ROWS[key["task"]]

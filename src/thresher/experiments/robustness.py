@@ -30,12 +30,14 @@ SHORT = "short"  # starts the names of runs and files: these models have not see
 
 @dataclass(frozen=True)
 class Split:
-    """Training rows below the median of the evaluation rows' lengths, and the evaluation rows in three buckets."""
+    """Training and selection rows below the median of the evaluation rows' lengths, and the evaluation rows in three
+    buckets."""
 
     median: float
     third_quartile: float
     train: "list[Example]"
-    of: int  # training rows of any length
+    selection: "list[Example]"
+    of: int  # training and selection rows of any length
     buckets: "dict[str, list[Example]]"
 
 
@@ -51,7 +53,7 @@ def measure(key: Key, setting: Setting) -> Row | None:
     return {
         "median": split.median,
         "third_quartile": split.third_quartile,
-        "train_rows": {"short": len(split.train), "all": split.of},
+        "train_rows": {"short": len(split.train) + len(split.selection), "all": split.of},
         **by_bucket(run, replace(task, test=split.buckets)),
     }
 
@@ -75,8 +77,12 @@ def split_by_length(task: "Task", tokenizer: Any) -> Split:
 
     if task.spec.regression:
         raise DataError(f"task {task.spec.name} is a regression, and buckets are compared by accuracy; leave it out")
-    train, tested = task.train + task.selection, next(iter(task.test.values()))
-    lengths, own = (encode(tokenizer, rows, max_length=None, positions=None).lengths for rows in (tested, train))
+    tested = next(iter(task.test.values()))
+
+    def lengths_of(rows: "list[Example]") -> list[int]:
+        return encode(tokenizer, rows, max_length=None, positions=None).lengths
+
+    lengths = lengths_of(tested)
     median, third = quantiles(lengths, (0.5, 0.75))
     places = [sum((length >= median, length > third)) for length in lengths]
     buckets = {
@@ -86,15 +92,19 @@ def split_by_length(task: "Task", tokenizer: Any) -> Split:
     for name, rows in buckets.items():
         if not rows:
             raise DataError(f"task {task.spec.name} has too many evaluation rows of one length: none are {name}")
-    short = [row for row, length in zip(train, own, strict=True) if length < median]
-    return Split(median, third, short, of=len(train), buckets=buckets)
+    train, selection = (
+        [row for row, length in zip(rows, lengths_of(rows), strict=True) if length < median]
+        for rows in (task.train, task.selection)
+    )
+    return Split(median, third, train, selection, of=len(task.train) + len(task.selection), buckets=buckets)
 
 
 def write_rows(split: Split, folder: Path) -> list[str]:
     """The rows as files, and the words that name them. Class numbers keep the task's order of classes."""
     folder.mkdir(parents=True, exist_ok=True)
     words, paired = [], False
-    for name, rows in (("train", split.train), ("test", [row for bucket in split.buckets.values() for row in bucket])):
+    tested = [row for bucket in split.buckets.values() for row in bucket]
+    for name, rows in (("train", split.train), ("selection", split.selection), ("test", tested)):
         lines = [{"text": row.text, "pair": row.pair, "label": row.label} for row in rows]
         write_text(folder / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         words += [f"--{name}", str(folder / f"{name}.jsonl")]

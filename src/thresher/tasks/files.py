@@ -8,7 +8,15 @@ from thresher.errors import DataError
 from thresher.tasks.labels import Labels, learn_labels
 from thresher.tasks.metrics import REGRESSION_METRICS
 from thresher.tasks.readers import Table, half_character, is_blank, read_table
-from thresher.tasks.splits import SELECTION_AT_MOST, SELECTION_SHARE, hold_out, hold_out_selection, leak_note
+from thresher.tasks.splits import (
+    SELECTION_AT_MOST,
+    SELECTION_SHARE,
+    counted,
+    fingerprint,
+    hold_out,
+    hold_out_selection,
+    leak_note,
+)
 from thresher.tasks.task import Example, Task, TaskSpec
 
 
@@ -51,6 +59,7 @@ def load_file_task(
     train: str | Path,
     *,
     test: str | Path | None = None,
+    selection: str | Path | None = None,
     text_column: str = "text",
     pair_column: str | None = None,
     label_column: str = "label",
@@ -58,13 +67,16 @@ def load_file_task(
 ) -> Task:
     """Read training rows, and test rows from `test` or from a tenth of the training rows chosen by their hash.
 
+    Rows that choose checkpoints and settings are a tenth of the rest, or those of `selection`; training rows that are
+    among them are left out.
     `regression=None` decides by the labels: fractions are numbers to predict, everything else names classes.
     """
-    train, test = Path(train), None if test is None else Path(test)
+    train, test, chosen_by = Path(train), *(None if file is None else Path(file) for file in (test, selection))
     columns = Columns(text_column, pair_column, label_column)
     table = columns.read(train)
     labels = learn_labels(table, label_column, regression=regression)
-    rows = columns.examples(table, labels)
+    chosen = [] if chosen_by is None else columns.examples(columns.read(chosen_by), labels)
+    rows = _without(columns.examples(table, labels), chosen)
     if test is None:
         rows, held = hold_out(rows, share=SELECTION_SHARE, at_most=SELECTION_AT_MOST)
         tests = {"held_out": held}
@@ -72,8 +84,18 @@ def load_file_task(
     else:
         tests = {"test": columns.examples(columns.read(test), labels)}
         tested = f"{len(tests['test']):,} test rows from {test}"
-    kept, selection, leaked = hold_out_selection(rows, tests.values())
-    _check_enough(train, kept=kept, selection=selection, alone=test is None)
+    if chosen_by is None:
+        kept, chosen, leaked = hold_out_selection(rows, tests.values())
+        choosing = f"{len(chosen):,} of them for selection"
+    else:
+        (reported,) = tests.values()
+        both = len(chosen) - len(_without(chosen, reported))
+        if both:
+            rule = "what chooses the model must not test it"
+            raise DataError(f"{chosen_by} and the test rows have {counted(both, 'row')} in common; {rule}")
+        kept, leaked = rows, len(rows) - len(_without(rows, reported))
+        choosing = f"{len(chosen):,} rows for selection from {chosen_by}"
+    _check_enough(train, kept=kept, selection=chosen, alone=test is None)
     spec = TaskSpec(
         name=train.name.split(".")[0],
         text_column=text_column,
@@ -82,8 +104,8 @@ def load_file_task(
         metrics=("accuracy",) if labels.names else REGRESSION_METRICS,
         label_column=label_column,
     )
-    source = f"{train}: {len(table.rows):,} rows, {len(selection):,} of them for selection; {tested}{leak_note(leaked)}"
-    return Task(spec, kept, selection, tests, source)
+    source = f"{train}: {len(table.rows):,} rows, {choosing}; {tested}{leak_note(leaked)}"
+    return Task(spec, kept, chosen, tests, source)
 
 
 def load_test_file(
@@ -101,6 +123,11 @@ def load_test_file(
         metrics=("accuracy",) if labels else REGRESSION_METRICS,
     )
     return Task(spec, [], [], {"test": rows}, f"{test}: {len(rows):,} rows")
+
+
+def _without(rows: list[Example], others: list[Example]) -> list[Example]:
+    gone = {fingerprint(row) for row in others}
+    return [row for row in rows if fingerprint(row) not in gone]
 
 
 def _is_whole(name: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from thresher.errors import DataError
 from thresher.tasks.labels import as_number
+from thresher.tasks.phrases import hold_out_whole
 from thresher.tasks.readers import Table, read_table
 from thresher.tasks.splits import SELECTION_AT_MOST, SELECTION_SHARE, counted, hold_out, hold_out_selection, leak_note
 from thresher.tasks.task import Example, Task, TaskSpec
@@ -39,6 +40,7 @@ HUB_NAME = "nyu-mll/glue"
 ENDINGS = (".jsonl", ".jsonl.xz", ".jsonl.gz")
 # Tasks whose folder may lack validation rows; for the others that is more likely a mistake than a choice.
 MAY_HOLD_OUT = ("qqp",)
+OF_PHRASES = ("sst2",)  # trained on phrases of the sentences, tested on sentences
 
 
 def load_glue(name: str, data_dir: Path | None) -> Task:
@@ -58,12 +60,17 @@ def load_glue(name: str, data_dir: Path | None) -> Task:
         splits = {"held_out": held}
         verb = "is" if len(held) == 1 else "are"
         notes.append(f"no validation rows, so {counted(len(held), 'training row')} {verb} held out by hash as test")
-    kept, selection, leaked = hold_out_selection(train, splits.values())
+    kept, selection, left_out, leaked = (
+        hold_out_whole(train, splits.values()) if name in OF_PHRASES else ([], [], [], 0)
+    )
+    if not selection:
+        kept, selection, leaked = hold_out_selection(train, splits.values())
     if not kept or not selection or not all(splits.values()):
         raise DataError(f"{tables['train'].path} has too few different rows to split; give at least three")
     origin = f"the hub ({HUB_NAME})" if data_dir is None else str(data_dir / name)
-    notes.append(f"{counted(len(selection), 'training row')} for selection{leak_note(leaked)}")
-    return Task(spec, kept, selection, splits, f"GLUE {name} from {origin}: {'; '.join(notes)}")
+    pieces = f", {counted(len(left_out), 'row')} left out as pieces of these" if left_out else ""
+    notes.append(f"{counted(len(selection), 'training row')} for selection{pieces}{leak_note(leaked)}")
+    return Task(spec, kept, selection, splits, f"GLUE {name} from {origin}: {'; '.join(notes)}", left_out)
 
 
 def _described(name: str, split: str, rows: int) -> str:

@@ -1,7 +1,7 @@
 """What a task is: its rows, its labels and its metrics, wherever the data come from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,13 +48,15 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class Task:
-    """A task with its data. `selection` chooses checkpoints and settings; `test` is only ever reported."""
+    """A task with its data. `selection` chooses checkpoints and settings; `test` is only ever reported. `left_out` are
+    training rows that are not used, because they are pieces of selection rows."""
 
     spec: TaskSpec
     train: list[Example]
     selection: list[Example]
     test: dict[str, list[Example]]
     source: str
+    left_out: list[Example] = field(default_factory=list)
 
     def describe(self) -> dict[str, Any]:
         """What a saved run remembers of its task."""

@@ -61,6 +61,18 @@ SETTINGS = [
         ("--test", "test.csv", "goes with --train"),
         2,
     ),
+    Bad(
+        "selection file with a task",
+        "prune {head} --out {tmp}/out --task sst2 --selection {test}",
+        ("--selection", "test.csv", "goes with --train", "its own selection rows"),
+        2,
+    ),
+    Bad(
+        "choosing by the test rows",
+        PRUNE + " --test {test} --selection {test}",
+        ("test.csv and the test rows have", "in common", "must not test it"),
+        2,
+    ),
 ]
 
 TOML = [
