@@ -21,7 +21,7 @@ class ModelError(ThresherError):
 
 
 class PredictionError(ModelError):
-    """A model's predictions are NaN or infinite."""
+    """A model's predictions are NaN or infinite, or its gradients were too often."""
 
 
 class CheckpointError(ThresherError):

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.training.tiny import Recorder, gated_model, keyword_rows, quick, tiny_tokenizer, weights_of
-from thresher.errors import ConfigError
+from tests.training.tiny import Recorder, gated_model, keyword_rows, quick, tiny_tokenizer, value_task, weights_of
+from thresher.baselines import method_named
+from thresher.errors import ConfigError, PredictionError
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.tasks.encode import Encoded, encode
+from thresher.tasks.task import Task
 from thresher.training.objective import Loss, finetune_loss, hard_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.stage import (
@@ -28,6 +30,7 @@ from thresher.training.stage import (
     run_stage,
     total_steps,
 )
+from thresher.training.trainer import Trainer
 
 SETTINGS = LoopSettings(batch_size=8, accumulate=1, warmup=0.1, clip=1.0, max_steps=None, bf16=False, seed=0)
 
@@ -251,3 +254,52 @@ def test_gradients_are_clipped_over_the_whole_batch() -> None:
     train(model, plan, settings, optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
     parts = [(value - start[name]).square().nan_to_num().sum() for name, value in weights_of(model).items()]
     assert math.sqrt(sum(float(part) for part in parts)) == pytest.approx(0.01, rel=1e-3)
+
+
+# --- gradients that are not finite ------------------------------------------------------------------------------------
+
+
+def spoiled_task(rows: int, *, spoiled: int) -> Task:
+    task = value_task(rows)
+    bad = [replace(row, label=math.nan) for row in task.train[:spoiled]]
+    return replace(task, train=bad + task.train[spoiled:])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_step_without_finite_gradients_changes_nothing(device: str) -> None:
+    """Its batch has a label that is no number; the other steps train, and the run says what happened."""
+    said = Recorder()
+    model = gated_model(outputs=1, dropout=0.0)
+    config = quick(
+        max_steps=None, hard_epochs=1.0, soft_epochs=0.0, batch_size=4, lr=1e-3, method="manual", distill=0.0
+    )
+    trainer = Trainer(
+        model,
+        tiny_tokenizer(),
+        spoiled_task(64, spoiled=1),
+        config,
+        method=method_named("manual"),
+        progress=said,
+        device=device,
+    )
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    standing = trainer.fit()
+    after = {name: value.cpu() for name, value in model.state_dict().items()}
+    assert all(bool(torch.isfinite(value).all()) for name, value in after.items() if "thresholds" not in name)
+    assert any(not torch.equal(after[name], before[name]) for name in after)
+    assert standing.best_score is not None
+    assert "1 of 16 steps were passed over: their gradients were not finite" in said.notes
+
+
+def test_a_stage_of_spoiled_steps_is_an_error() -> None:
+    config = quick(max_steps=None, hard_epochs=1.0, soft_epochs=0.0, batch_size=4, method="manual", distill=0.0)
+    trainer = Trainer(
+        gated_model(outputs=1),
+        tiny_tokenizer(),
+        spoiled_task(64, spoiled=64),
+        config,
+        method=method_named("manual"),
+        device="cpu",
+    )
+    with pytest.raises(PredictionError, match=r"16 of 16 steps of the hard stage had gradients that are not finite"):
+        trainer.fit()

@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from thresher.errors import ConfigError
+from thresher.errors import ConfigError, PredictionError
 from thresher.tasks.batches import batches
 from thresher.tasks.encode import Encoded, collate
 from thresher.training.objective import Loss
@@ -18,6 +18,7 @@ from thresher.training.progress import Silent
 from thresher.training.step import Recorded, Step
 
 PAD_TO = 16  # tokens; every length of batch is recorded once
+TOO_MANY = 0.1  # of a stage's steps that change nothing
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,10 @@ def run_stage(
         return
     world, rank, device = accelerator.num_processes, accelerator.process_index, accelerator.device
     wrapped = accelerator.prepare_model(model.train())
-    step_now = Step(plan.loss, wrapped, optimizer, accelerator, clip=settings.clip, bf16=settings.bf16)
+    passed_over = torch.zeros((), device=device)
+    step_now = Step(
+        plan.loss, wrapped, optimizer, accelerator, clip=settings.clip, bf16=settings.bf16, passed_over=passed_over
+    )
     recorded = settings.record and plan.recordable and device.type == "cuda" and world * settings.accumulate == 1
     take_step = Recorded(step_now) if recorded else step_now
 
@@ -105,6 +109,18 @@ def run_stage(
         progress.step(loss=loss, flops=flops, metric=metric)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         set_rate(group, rate)
+    _account_for(int(passed_over), plan.name, steps=steps - start, progress=progress)
+
+
+def _account_for(passed_over: int, stage: str, *, steps: int, progress: Silent) -> None:
+    """One step in thousands is an accident; a tenth of them is no training."""
+    if passed_over > TOO_MANY * steps:
+        raise PredictionError(
+            f"{passed_over} of {steps} steps of the {stage} stage had gradients that are not finite; "
+            "train with a lower learning rate, or with --precision fp32"
+        )
+    if passed_over:
+        progress.note(f"{passed_over} of {steps} steps were passed over: their gradients were not finite")
 
 
 def _step_batches(

@@ -26,6 +26,7 @@ WARM_UP = 2  # steps of a shape before it is recorded: libraries allocate their 
 class Step:
     """Forward, backward, clipping and update. Called with this process's (batch, weight) pairs, on the device.
 
+    Gradients that are not finite would spoil all weights: such a step changes nothing and is counted in `passed_over`.
     Returns the weighted sum of loss, relative FLOPs and the shares of tokens that every layer keeps, or only the loss
     where nothing is pruned.
     """
@@ -36,6 +37,7 @@ class Step:
     accelerator: Accelerator
     clip: float
     bf16: bool
+    passed_over: Tensor  # a number
 
     def __call__(self, parts: Sequence[tuple[Batch, float]]) -> Tensor:
         sums: Tensor | None = None
@@ -48,10 +50,19 @@ class Step:
             measured = loss.measured() * weight
             sums = measured if sums is None else sums + measured
         assert sums is not None  # a step has at least one part
-        self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip)
-        self.optimizer.step()
+        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip)
+        assert norm is not None  # accelerate gives it wherever gradients are not sharded
+        self._update(spoiled=(~torch.isfinite(norm)).float())
         self.optimizer.zero_grad(set_to_none=True)
         return sums
+
+    def _update(self, *, spoiled: Tensor) -> None:
+        self.passed_over.add_(spoiled)
+        if spoiled.is_cuda:  # the optimizer's own kernel looks: a recorded step cannot branch
+            self.optimizer.found_inf = spoiled  # type: ignore[attr-defined]
+            self.optimizer.step()
+        elif not spoiled:
+            self.optimizer.step()
 
 
 class NumbersMadeThere(TorchFunctionMode):
