@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from thresher.experiments.experiment import Key, Row, Setting
 from thresher.experiments.finished import traced
-from thresher.experiments.publish import markdown_table, write_between_marks
+from thresher.experiments.publish import as_listed, markdown_table, write_between_marks
 from thresher.experiments.table1 import check
 from thresher.experiments.trajectories import KEY, keys
 from thresher.report.figures import BLUE, INK, ORANGE, pyplot_in_style, save_figure
@@ -32,7 +32,7 @@ def measure(key: Key, setting: Setting) -> Row | None:
 
 
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
-    page = folder / "README.md"
+    page, rows = folder / "README.md", as_listed(rows, config)
     write_between_marks(page, "table", table(rows, config))
     return [page, *draw(rows, folder, config)]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from thresher.errors import RunError
 from thresher.records import write_text
@@ -10,6 +11,12 @@ from thresher.records import write_text
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def as_listed(rows: Sequence[dict[str, Any]], config: dict[str, Any]) -> list[dict[str, Any]]:
+    """In the order in which config.toml lists tasks and methods; they were measured in another, the longest first."""
+    tasks, methods = list(config["tasks"]), list(config["compared"])
+    return sorted(rows, key=lambda row: (tasks.index(row["task"]), methods.index(row["method"]), row["seed"]))
 
 
 def write_between_marks(file: Path, mark: str, text: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from thresher.experiments.experiment import Key, Row, Setting
 from thresher.experiments.finished import traced
-from thresher.experiments.publish import markdown_table, write_between_marks
+from thresher.experiments.publish import as_listed, markdown_table, write_between_marks
 from thresher.experiments.table1 import check
 from thresher.report.figures import INK, pyplot_in_style, save_figure
 
@@ -49,7 +49,7 @@ def evenly(lengths: Any, samples: int) -> Any:
 
 
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
-    page = folder / "README.md"
+    page, rows = folder / "README.md", as_listed(rows, config)
     write_between_marks(page, "table", table(rows, config))
     return [page, *draw(rows, folder, config)]
 
