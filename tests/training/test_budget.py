@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.tiny import gated_model, keyword_rows, stock_model, tiny_tokenizer
+from tests.training.tiny import gated_model, keyword_rows, keyword_task, quick, stock_model, tiny_tokenizer
+from thresher.baselines import method_named
 from thresher.core.cost import EncoderShape
 from thresher.errors import ConfigError, ModelError
 from thresher.models.attach import encoder_shape, gates_of
@@ -15,13 +16,15 @@ from thresher.tasks.encode import encode, padded_batches
 from thresher.training.budget import (
     SEARCH_STEPS,
     TOLERANCE,
-    Controller,
     GateScaler,
     check_reachable,
     lowest_flops,
     measured_flops,
+    nudge,
+    resting_from,
     scale_to_target,
 )
+from thresher.training.trainer import Trainer
 
 # width 2, FFN 3: a layer that sees n tokens and keeps k costs 4 n^2 + 16 n + 12 k.
 SHAPE = EncoderShape(layers=3, width=2, ffn_width=3)
@@ -195,35 +198,45 @@ def test_scaler_needs_gates() -> None:
 
 def test_controller_pushes_towards_the_target() -> None:
     model = gated_model(thresholds=[0.0, 0.5, 1.0, math.inf])
-    controller = Controller(model, target=0.5, total_steps=100, gain=0.1)
-    controller.update(0, 0.9)  # too expensive: higher thresholds
+    nudge(model, measured=0.9, target=0.5)  # too expensive: higher thresholds
     assert gates_of(model).thresholds[2].item() == pytest.approx(math.exp(0.04))
-    controller.update(1, 0.2)  # too cheap: lower ones
+    nudge(model, measured=0.2, target=0.5)  # too cheap: lower ones
     assert gates_of(model).thresholds[2].item() == pytest.approx(math.exp(0.04 - 0.03))
-    controller.update(2, 0.5)
+    nudge(model, measured=0.5, target=0.5)
     expected = [0.0, 0.5 * math.exp(0.01), math.exp(0.01), math.inf]
     assert gates_of(model).thresholds.tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("total", "last"), [(10, 8), (100, 89), (15, 12), (1, -1)])
-def test_controller_rests_in_the_last_tenth(total: int, last: int) -> None:
-    model = gated_model(thresholds=[1.0] * 4)
-    controller = Controller(model, target=0.5, total_steps=total)
-    moved = []
-    for step in range(total):
-        before = gates_of(model).thresholds.clone()
-        controller.update(step, 0.9)
-        if not torch.equal(before, gates_of(model).thresholds):
-            moved.append(step)
-    assert moved == list(range(last + 1))
+@pytest.mark.parametrize(("steps", "first"), [(10, 9), (100, 90), (15, 13), (1, 0)])
+def test_thresholds_rest_in_the_last_tenth(steps: int, first: int) -> None:
+    assert resting_from(steps) == first
+
+
+def test_thresholds_are_met_once_more_and_then_rest() -> None:
+    """Wherever training left them: here at three times what they were."""
+    model = gated_model(dropout=0.0)
+    config = quick(method="manual", soft_epochs=0.0, hard_epochs=3.0, max_steps=None, target_flops=0.6)
+    trainer = Trainer(model, tiny_tokenizer(), keyword_task(), config, method=method_named("manual"), device="cpu")
+    method, seen = trainer.method, []
+    original = method.after_hard_step
+
+    def after_hard_step(step: int, **numbers: Any) -> None:
+        original(step, **numbers)
+        if step == resting_from(24) - 1:
+            gates_of(model).thresholds.data.mul_(3.0)
+        seen.append((gates_of(model).thresholds.tolist(), trainer.judge.evaluate(pruned=True)["relative_flops"]))
+
+    method.after_hard_step = after_hard_step  # type: ignore[method-assign]
+    trainer.fit()
+    assert seen[20][1] < 0.5 and seen[21][1] == pytest.approx(0.6, abs=0.01)
+    assert seen[21][0] == seen[22][0] == seen[23][0]
 
 
 def test_controller_brings_measured_flops_to_the_target() -> None:
     """The direction is right on a real model, not only on paper."""
     model, batches = gated_model(final_threshold=0.4), data(32)
-    controller = Controller(model, target=0.6, total_steps=40, gain=2.0)
     start = measured_flops(model, batches)
-    for step in range(30):
-        controller.update(step, measured_flops(model, batches))
+    for _ in range(30):
+        nudge(model, measured=measured_flops(model, batches), target=0.6, gain=2.0)
     assert start > 0.65
     assert measured_flops(model, batches) == pytest.approx(0.6, abs=0.02)

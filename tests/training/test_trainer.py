@@ -72,7 +72,7 @@ def test_each_stage_has_its_rates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_controller_holds_the_target_in_the_hard_stage() -> None:
-    """log g += 0.1 (measured - target) after every step, and nothing in the last tenth of 10 steps."""
+    """log g += 0.1 (measured - target) after every step; a tenth before the end it is searched for anew, and rests."""
     thresholds: list[float] = []
     flops: list[float] = []
 
@@ -89,11 +89,11 @@ def test_the_controller_holds_the_target_in_the_hard_stage() -> None:
                 flops.append(numbers["flops"] or math.nan)
 
     model = gated_model()
-    trainer_for(model, quick(max_steps=10, target_flops=0.6), progress=Watch()).fit()
+    trainer_for(model, quick(max_steps=20, target_flops=0.6), progress=Watch()).fit()
     moves = [math.log(after / before) for before, after in zip(thresholds, thresholds[1:], strict=False)]
-    assert moves[:9] == pytest.approx([0.1 * (measured - 0.6) for measured in flops[:9]], abs=1e-5)
-    assert max(abs(move) for move in moves[:9]) > 1e-3
-    assert moves[9] == 0.0
+    assert moves[:18] == pytest.approx([0.1 * (measured - 0.6) for measured in flops[:18]], abs=1e-5)
+    assert max(abs(move) for move in moves[:18]) > 1e-3
+    assert moves[19] == 0.0
 
 
 def test_the_best_fine_tuned_checkpoint_becomes_the_teacher(monkeypatch: pytest.MonkeyPatch) -> None:

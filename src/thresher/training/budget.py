@@ -104,18 +104,12 @@ class GateScaler:
             self._parameter.copy_(self._unit * factor)
 
 
-class Controller:
-    """Nudges all thresholds towards the target after every step: log g += gain * (measured - target).
+def resting_from(steps: int) -> int:
+    """The step from which on thresholds stay as they are, so that the weights settle: a tenth before the end."""
+    return math.floor(0.9 * steps)
 
-    It rests for the last tenth of the steps, so that the weights settle at fixed thresholds.
-    """
 
-    def __init__(self, model: nn.Module, *, target: float, total_steps: int, gain: float = 0.1) -> None:
-        self._parameter = gates_of(model).thresholds
-        self._target, self._gain = target, gain
-        self._last_step = math.floor(total_steps * 0.9)
-
-    def update(self, step: int, measured: float) -> None:
-        if step < self._last_step:
-            with torch.no_grad():
-                self._parameter.mul_(math.exp(self._gain * (measured - self._target)))
+def nudge(model: nn.Module, *, measured: float, target: float, gain: float = 0.1) -> None:
+    """The controller: after a step, move all thresholds towards the target: log g += gain * (measured - target)."""
+    with torch.no_grad():
+        gates_of(model).thresholds.mul_(math.exp(gain * (measured - target)))

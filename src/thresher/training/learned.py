@@ -15,12 +15,12 @@ from thresher.core.gates import falling_shares, hard_keep, limit_of, threshold_l
 from thresher.errors import ConfigError
 from thresher.models.gating import Gates, Trace
 from thresher.models.rules import Rule
+from thresher.training.budget import resting_from
 from thresher.training.method import Method
 
 WIDTHS = (1.0, 3.0, 5.0, 8.0)  # layers of a 12-layer model over which the shares fall; scaled to others
 ROUNDS = (0.15, 0.3)  # of the steps, after which the worse half of the shapes goes
 GAIN = 0.1  # of a threshold's logarithm, for the error of its layer's share
-REST = 0.9  # of the steps, after which thresholds stay as they are, so that the weights settle
 
 
 class ByQuantile(Rule):
@@ -139,7 +139,7 @@ class Learned(Method):
         return reached[0]
 
     def after_hard_step(self, step: int, *, steps: int, flops: float | None, kept: list[float]) -> None:
-        last = int(REST * steps)
+        last = resting_from(steps)
         if step > last:
             return
         rule = self.rule
@@ -149,7 +149,7 @@ class Learned(Method):
             if step == int(share * steps) and len(race) > 1:
                 race = self._better_half(race)
         if step == last and self.target is not None:
-            # Until now thresholds followed what training keeps, under dropout; what counts is what evaluation keeps.
+            # Until now thresholds followed what training keeps, under dropout; what counts is what others will keep.
             self._fit(race[0], self.target, shown=False)
         rule.take(race[(step + 1) % len(race)])
 

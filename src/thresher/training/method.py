@@ -11,7 +11,7 @@ from thresher.config import TrainConfig
 from thresher.core.cost import EncoderShape
 from thresher.models.attach import gates_of
 from thresher.models.rules import Rule
-from thresher.training.budget import Controller, GateScaler, Scaler, check_reachable, scale_to_target
+from thresher.training.budget import GateScaler, Scaler, check_reachable, nudge, resting_from, scale_to_target
 from thresher.training.objective import Loss, hard_loss, soft_loss
 from thresher.training.progress import Silent
 
@@ -25,7 +25,7 @@ class Run:
     shape: EncoderShape
     lengths: Tensor  # (rows,) tokens of each training row
     progress: Silent
-    cost: Callable[[], float]  # relative FLOPs of hard pruning, measured on the calibration rows
+    cost: Callable[[], float]  # relative FLOPs of hard pruning, measured on some of the selection rows
     evaluate: Callable[[], dict[str, float]]  # score and relative FLOPs of hard pruning on the selection rows
     divergence: Callable[[], float]  # of hard pruning from the dense model, on the selection rows
     recall: Callable[[], Any]  # what was remembered before an interruption; None if nothing was
@@ -123,8 +123,16 @@ class Thresholds(Method):
         return self._scale(GateScaler(self.run.model, floor=0.01 * self._ramp), target)
 
     def after_hard_step(self, step: int, *, steps: int, flops: float | None, kept: list[float]) -> None:
-        if self.target is not None and flops is not None:
-            Controller(self.run.model, target=self.target, total_steps=steps).update(step, flops)
+        if self.target is None or flops is None:
+            return
+        if step < resting_from(steps):
+            nudge(self.run.model, measured=flops, target=self.target)
+        elif step == resting_from(steps):
+            self.meet_again(self.target)
+
+    def meet_again(self, target: float) -> None:
+        """Until now thresholds followed what training rows cost, under dropout; what counts is what others will."""
+        self._scale(GateScaler(self.run.model, floor=0.01 * self._ramp), target, shown=False)
 
 
 class Soft(Thresholds):

@@ -266,10 +266,11 @@ class Trainer:
 
     @functools.cached_property
     def _calibration(self) -> list[Batch]:
-        """A few training rows, the same every time, to measure costs on."""
-        rows = self.train_set.rows
+        """A few selection rows, the same every time, to measure costs on: a target is meant for rows like these, and
+        training rows may be shorter."""
+        rows = self.selection_set.rows
         chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.config.seed))[:CALIBRATION_ROWS]
-        sample = EncodedSet([rows[i] for i in chosen.tolist()], 0, self.train_set.max_length)
+        sample = EncodedSet([rows[i] for i in chosen.tolist()], 0, self.selection_set.max_length)
         return padded_batches(sample, pad_id=self.pad_id)
 
     # ---- the teacher
