@@ -136,6 +136,28 @@ def test_commit_of_a_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(records.subprocess, "run", absent)
     assert commit() is None
+    monkeypatch.setattr(records, "ARCHIVED", "0123456789abcdef" * 2)
+    assert commit() == "0123456789ab"
+
+
+def test_an_archive_knows_its_commit(tmp_path: Path) -> None:
+    """git archive fills the line in; in a checkout it stays as it is."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    source = (Path(records.__file__)).read_text(encoding="utf-8")
+    assert 'ARCHIVED = "$Format:%H$"' in source or not (Path(records.__file__).parents[2] / ".git").exists()
+    (tmp_path / "records.py").write_text('ARCHIVED = "$Format:%H$"\n')
+    (tmp_path / ".gitattributes").write_text("records.py export-subst\n")
+
+    def git(*words: str) -> bytes:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+        return subprocess.run(("git", *identity, *words), cwd=tmp_path, check=True, capture_output=True).stdout
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    packed = git("archive", "HEAD", "records.py")
+    assert git("rev-parse", "HEAD").strip() in packed
 
 
 # --- hardware --------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 
 from thresher.hardware import device_name
 
+ARCHIVED = "$Format:%H$"  # git archive puts the commit here: sources that travel without their history know it still
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors")
 
 
@@ -36,7 +37,9 @@ def thresher_version() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source tree, with '+' when it has uncommitted changes; None outside a checkout."""
+    """The commit of the source tree, with '+' when it has uncommitted changes; None where neither checkout nor archive
+    tells."""
+    archived = None if ARCHIVED.startswith("$") else ARCHIVED[:12]
     here = Path(__file__).resolve().parent
 
     def git(*words: str) -> subprocess.CompletedProcess[str]:
@@ -45,11 +48,11 @@ def commit() -> str | None:
     try:
         inside = git("rev-parse", "--show-prefix")
         if inside.returncode != 0 or not inside.stdout.strip().endswith("src/thresher/"):
-            return None
+            return archived
         head = git("rev-parse", "--short=12", "HEAD")
         dirty = git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.TimeoutExpired):
-        return None
+        return archived
     return head.stdout.strip() + ("+" if dirty.stdout.strip() else "") if head.returncode == 0 else None
 
 

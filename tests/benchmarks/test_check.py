@@ -1,0 +1,40 @@
+"""benchmarks/gpu/check.py: what it reads out of pytest's and the sanitizer's words, and that no GPU is no success."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
+
+import check
+
+
+@pytest.mark.parametrize(
+    ("said", "passed", "failed", "error", "memory_errors"),
+    [
+        ("....\n63 passed, 37 deselected in 140.31s (0:02:20)\n", 63, 0, 0, None),
+        ("E 9 failed before\n=== 1 failed, 2 passed, 3 errors in 1.20s ===\n", 2, 1, 3, None),
+        ("28 passed, 72 deselected in 18.06s\n========= ERROR SUMMARY: 0 errors\n", 28, 0, 0, 0),
+        ("1 passed in 2.0s\n========= ERROR SUMMARY: 5 errors\n", 1, 0, 0, 5),
+        ("killed", 0, 0, 0, None),
+    ],
+)
+def test_counts(said: str, passed: int, failed: int, error: int, memory_errors: int | None) -> None:
+    found = {"passed": passed, "failed": failed, "error": error, "memory_errors": memory_errors}
+    assert check.counts(said) == found
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_without_a_gpu_nothing_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "PARTS", {"attention": ["tests/engine/kernels/test_attention.py"]})
+    monkeypatch.setattr(check, "CHECKED", ())
+    out = tmp_path / "checks.jsonl"
+    monkeypatch.setattr(sys, "argv", ["check.py", "--out", str(out), "--logs", str(tmp_path / "logs")])
+    with pytest.raises(SystemExit) as end:
+        check.main()
+    assert end.value.code == 1
+    (row,) = [json.loads(line) for line in out.read_text().splitlines()]
+    assert row["passed"] == 0 and row["status"] == 0
