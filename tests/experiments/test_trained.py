@@ -55,6 +55,27 @@ def test_two_runs_share_nothing_but_the_machine(places: dict[str, Path], tmp_pat
     assert "| **SST-2** | tiny | mean of 2 |" in text and "fewer FLOPs on average over 1 tasks" in text
 
 
+def test_the_project_s_page_has_the_means(tmp_path: Path) -> None:
+    """Where it has the mark for them; pages of others are left alone."""
+    folder, front = tmp_path / "experiments" / "table1", tmp_path / "README.md"
+    folder.mkdir(parents=True)
+    marks = "<!-- table -->\n<!-- end -->\n<!-- summary -->\n<!-- end -->\n"
+    (folder / "README.md").write_text(marks, encoding="utf-8")
+    numbers = {"gflops_dense": 4.0, "gflops_pruned": 2.0, "relative_flops": 0.5}
+    rows = [
+        {"task": "sst2", "model": "tiny", "seed": seed, "dense": 0.9 + seed / 100, "pruned": 0.9, **numbers}
+        for seed in (0, 1)
+    ]
+    assert table1.publish(rows, folder, config()) == [folder / "README.md"]
+    front.write_text("mine\n", encoding="utf-8")
+    assert table1.publish(rows, folder, config()) == [folder / "README.md"]
+    front.write_text("before\n<!-- quality -->\n<!-- end -->\nafter\n", encoding="utf-8")
+    assert len(table1.publish(rows, folder, config())) == 2
+    text = front.read_text(encoding="utf-8")
+    assert "| tiny, official validation rows, mean of 2 seeds | dense |" in text
+    assert "| SST-2 | 90.50 | 90.00 | 2.00x |" in text and text.startswith("before\n") and text.endswith("after\n")
+
+
 def test_a_run_that_the_deadline_stops_is_not_a_row(places: dict[str, Path]) -> None:
     (key, _) = table1.keys(config())
     assert measure_trained(key, Setting(config(), **places, deadline=time.monotonic())) is None

@@ -1,5 +1,6 @@
 """Dense against pruned at a small drop, task by task and seed by seed: the paper's table of quality and GFLOPs."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -13,6 +14,7 @@ __all__ = ["KEY", "check", "keys", "measure", "publish"]
 
 KEY = ("task", "model", "method", "target", "seed")
 COLUMNS = ("task", "model", "seed", "dense", "pruned", "drop", "GFLOPs", "fewer FLOPs", "paper (RoBERTa-base)")
+FRONT = "quality"  # the mark in the project's README
 LIMIT = 0.01  # of the dense model's score, as the paper counts
 
 
@@ -36,7 +38,26 @@ def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[P
     page = folder / "README.md"
     write_between_marks(page, "table", table(rows, config))
     write_between_marks(page, "summary", summary(rows))
-    return [page]
+    front = Path(os.path.relpath(folder.absolute().parents[1] / "README.md"))  # the project's
+    if not (front.is_file() and f"<!-- {FRONT} -->" in front.read_text(encoding="utf-8")):
+        return [page]
+    write_between_marks(front, FRONT, means(rows, config))
+    return [page, front]
+
+
+def means(rows: Sequence[Row], config: dict[str, Any]) -> str:
+    """The first model's, task by task."""
+    model = config["models"][0]
+    of_task = {task: [row for row in rows if (row["task"], row["model"]) == (task, model)] for task in config["tasks"]}
+    lines = []
+    for task, own in of_task.items():
+        if own:
+            dense, pruned, _, _, fewer = _numbers(own)
+            lines.append([config["tasks"][task]["name"], dense, pruned, fewer])
+    seeds = "/".join(map(str, sorted({len(own) for own in of_task.values() if own})))
+    return markdown_table(
+        [f"{model}, official validation rows, mean of {seeds} seeds", "dense", "pruned", "fewer FLOPs"], lines
+    )
 
 
 def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
