@@ -52,7 +52,9 @@ def measure(run: Path, data: Path | None, dials: list[float], dtype: str) -> Non
             "dtype": engine.packed.backend.dtype,
             "threads": torch.get_num_threads(),
             "score": task.score(torch.cat([output.logits for output in found]).numpy(), labels)["score"],
-            "engine_relative_flops": engine_relative_flops(engine.packed.shape, lengths, kept),
+            "engine_relative_flops": engine_relative_flops(
+                engine.packed.shape, lengths, kept, alone=engine.packed.alone
+            ),
             "texts_per_s": len(rows) / seconds,
             "kept_per_layer": kept.float().mean(dim=0).tolist(),
             **made_by("dial.py"),

@@ -63,6 +63,7 @@ class Contender:
     engine: str
     dtype: str
     run: Run
+    alone: int | None = None  # our engine's layer that passes on first tokens only
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def packed(name: str, engine: Engine) -> Contender:
     def run(texts: Sequence[Encoded]) -> Tensor:
         return engine.packed.logits([text.input_ids for text in texts], [text.token_type_ids for text in texts]).kept
 
-    return Contender(name, engine.packed.backend.dtype, run)
+    return Contender(name, engine.packed.backend.dtype, run, engine.packed.alone)
 
 
 def hugging_face(model: Any, pad_id: int) -> Contender:
@@ -196,7 +197,7 @@ def measure_cell(
                 "repeats": len(taken),
                 "engine_relative_flops": None
                 if counts is None
-                else round(engine_relative_flops(subject.shape, lengths, counts), 4),
+                else round(engine_relative_flops(subject.shape, lengths, counts, alone=contender.alone), 4),
                 "kept_per_layer": None if counts is None else [round(n, 2) for n in counts.float().mean(0).tolist()],
                 "threads": torch.get_num_threads(),
             }

@@ -69,7 +69,13 @@ def measure_ours(setting: Setting, engine: Any, texts: list[list[int]], *, engin
     packing = whole_times(lambda: engine.pack(texts), "cpu", seconds=0.02, warm=1)
     lengths = [len(text) for text in texts]
     return setting.measure(
-        lambda: engine.run(packed), lengths, kept, **row, engine=engine_name, pack_ms=sorted(packing)[len(packing) // 2]
+        lambda: engine.run(packed),
+        lengths,
+        kept,
+        alone=engine.alone,
+        **row,
+        engine=engine_name,
+        pack_ms=sorted(packing)[len(packing) // 2],
     )
 
 
@@ -159,7 +165,9 @@ def profile(setting: Setting) -> None:
                             microseconds[kind_of(event.key)] += spent / repeats
                             launches[kind_of(event.key)] += event.count // repeats
                     found = {key: round(value, 1) for key, value in sorted(microseconds.items(), key=lambda i: -i[1])}
-                    macs = int(engine_macs(engine.shape, packed.lengths, engine.run(packed).kept).sum())
+                    macs = int(
+                        engine_macs(engine.shape, packed.lengths, engine.run(packed).kept, alone=engine.alone).sum()
+                    )
                     setting.record(
                         **about,
                         batch=batch,

@@ -136,17 +136,17 @@ class Setting:
         self.found = found
         return found
 
-    def cost(self, lengths: Sequence[int], kept: Tensor | None) -> dict[str, float]:
+    def cost(self, lengths: Sequence[int], kept: Tensor | None, alone: int | None) -> dict[str, float]:
         """FLOPs of a batch. Rivals compute all of the dense model; ours what packed execution really computes."""
         shape, sizes = self.weights.shape, torch.tensor(lengths)
         dense = float(flops(dense_macs(shape, sizes)).sum())
         if kept is None:
             return {"flops": dense, "dense_flops": dense, "relative_flops": 1.0, "engine_relative_flops": 1.0}
         return {
-            "flops": float(flops(engine_macs(shape, sizes, kept)).sum()),
+            "flops": float(flops(engine_macs(shape, sizes, kept, alone=alone)).sum()),
             "dense_flops": dense,
             "relative_flops": float(relative_flops(shape, sizes, kept)),
-            "engine_relative_flops": engine_relative_flops(shape, sizes, kept),
+            "engine_relative_flops": engine_relative_flops(shape, sizes, kept, alone=alone),
         }
 
     def record(self, **row: Any) -> None:
@@ -174,10 +174,18 @@ class Setting:
             if self.device != "cpu":
                 torch.cuda.empty_cache()
 
-    def measure(self, work: Callable[[], object], sizes: Sequence[int], kept: Tensor | None, **row: Any) -> float:
-        """Time whole calls, host to host, and record."""
+    def measure(
+        self,
+        work: Callable[[], object],
+        sizes: Sequence[int],
+        kept: Tensor | None,
+        *,
+        alone: int | None = None,
+        **row: Any,
+    ) -> float:
+        """Time whole calls, host to host, and record. kept, alone: of our engines."""
         times = whole_times(work, self.device, seconds=self.arguments.seconds)
-        cost, middle = self.cost(sizes, kept), float(np.median(times))
+        cost, middle = self.cost(sizes, kept, alone), float(np.median(times))
         self.record(
             **row,
             batch=len(sizes),

@@ -12,7 +12,7 @@ from tests.cli.conftest import Stock
 from thresher.cli.calibrate import FEWEST, parse_share, split_texts
 from thresher.engine.engine import Engine
 from thresher.errors import ConfigError, DataError
-from thresher.tasks import Example
+from thresher.tasks import Example, load_task
 
 CALIBRATE = "calibrate {model} --texts {texts} --out {out}"
 
@@ -80,7 +80,9 @@ def test_a_task_brings_its_rows_but_not_its_labels(stock: Stock, tmp_path: Path)
     done = tiny.succeeds(call, model=stock.head, data=tmp_path, out=tmp_path / "out")
     found = done.json()
     assert done.err.splitlines()[-1] == f"thresher bench {tmp_path / 'out'} --task sst2 --data {tmp_path}"
-    assert found["texts"] == {"fit": 45, "judge": 45, "source": "rows of sst2, labels unread"}
+    task = load_task("sst2", data=tmp_path)
+    half = len(task.train + task.selection) // 2
+    assert found["texts"] == {"fit": half, "judge": half, "source": "rows of sst2, labels unread"}
     assert tiny.manifest(tmp_path / "out")["task"]["name"] == "sst2"
     tiny.succeeds("eval {run} --data {data}", run=tmp_path / "out", data=tmp_path)
 

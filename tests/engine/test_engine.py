@@ -58,6 +58,12 @@ VARIANTS: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {
     "first segment": (SOME, {"protect": ("first", "first_segment"), "separator_id": SEPARATOR}),
     "paper scale": ((0.05, 0.08, 0.1, 0.1), {"scale": "paper"}),
     "all but the first at layer 2": ((0.5, math.inf, 0.5, 0.5), {}),
+    "first tokens alone from layer 2 on, nothing to compare": ((0.0, math.inf, 0.0, 0.0), {}),
+    "first tokens alone from layer 1 on": ((math.inf, 0.5, 0.5, 0.5), {}),
+    "all but separators at layer 2": (
+        (0.5, math.inf, 0.5, 0.5),
+        {"protect": ("first", "separators"), "separator_id": SEPARATOR},
+    ),
     "quiet and negative": ((0.0, -1.0, 0.9, 0.0), {}),
 }
 
@@ -216,3 +222,22 @@ def test_what_no_table_has_is_refused() -> None:
 def test_activations_are_known_by_what_they_compute(act: str, name: str) -> None:
     """gelu_10 is GELU up to 10 and flat from there on."""
     assert activation_name(read_weights(tiny_model("bert", hidden_act=act)).layers[0].activation) == name
+
+
+def test_layers_in_which_first_tokens_are_alone_have_values_only() -> None:
+    """Queries and keys are not even converted there; with another protected token, or the dial at 0, all are."""
+    model = attached("bert", (0.5, math.inf, 0.5, 0.5))
+    separators = attached("bert", (0.5, math.inf, 0.5, 0.5), protect=("first", "separators"), separator_id=SEPARATOR)
+    for given, dial, parts in ((model, 1.0, [3, 2, 1, 1]), (model, 0.0, [3, 3, 3, 2]), (separators, 1.0, [3, 3, 3, 2])):
+        backend = Cpu()
+        engine = engine_with(given, backend, dial)
+        assert engine.alone == parts.index(2)
+        width = engine.shape.width
+        outputs = [layer.qkv(torch.zeros(16, width)).shape[1] // width for layer in backend.layers]
+        assert outputs == parts
+
+
+def test_thresholds_are_fitted_from_the_dense_model() -> None:
+    engine = engine_with(attached("bert", (0.5, math.inf, 0.5, 0.5)), Cpu())
+    with pytest.raises(ModelError, match="start with none that is infinite"):
+        engine.fit([1.0, 0.5, 0.0, 0.0], [[11, 12, 13]])

@@ -147,8 +147,8 @@ class Simulated(Reference):
         super().__init__(torch.float64)
         self.steps = steps  # none: dynamic
 
-    def prepare(self, weights: Weights, *, score: str) -> None:
-        super().prepare(weights, score=score)
+    def prepare(self, weights: Weights, *, score: str, alone: int | None = None) -> None:
+        super().prepare(weights, score=score, alone=alone)
         self.sites: dict[int, Tensor | None] = {}
         for index, layer in enumerate(self.weights.layers):
             for site in ("qkv", "attention_output", "ffn_in", "ffn_out"):

@@ -34,17 +34,20 @@ def dense_macs(shape: EncoderShape, lengths: Tensor) -> Tensor:
     return paper_macs(shape, lengths, lengths[:, None].expand(-1, shape.layers))
 
 
-def engine_macs(shape: EncoderShape, lengths: Tensor, kept: Tensor) -> Tensor:
+def engine_macs(shape: EncoderShape, lengths: Tensor, kept: Tensor, *, alone: int | None = None) -> Tensor:
     """What packed execution really computes for a first-token head.
 
-    Tokens are dropped before the output projection, and the last layer runs queries, projection and FFN for one token.
+    Tokens are dropped before the output projection. Layer `alone`, the last if not given, runs queries, projection and
+    FFN for the first token only; in layers after it that token attends to itself, which takes its value and no more.
     """
     seen = tokens_seen(lengths, kept)
     d, f = shape.width, shape.ffn_width
-    queries, survivors = seen.clone(), kept.clone()
-    queries[:, -1], survivors[:, -1] = 1, 1
-    projections = d * d * (2 * seen + queries + survivors)
-    return (2 * d * seen * queries + projections + 2 * d * f * survivors).sum(dim=-1)
+    first = shape.layers - 1 if alone is None else alone
+    queries, keys, values, survivors = (part.clone() for part in (seen, seen, seen, kept))
+    queries[:, first], survivors[:, first:] = 1, 1
+    queries[:, first + 1 :], keys[:, first + 1 :], values[:, first + 1 :] = 0, 0, 1
+    projections = d * d * (queries + keys + values + survivors)
+    return (2 * d * keys * queries + projections + 2 * d * f * survivors).sum(dim=-1)
 
 
 def tokens_seen(lengths: Tensor, kept: Tensor) -> Tensor:
@@ -58,10 +61,10 @@ def relative_flops(shape: EncoderShape, lengths: Tensor, kept: Tensor) -> Tensor
     return pruned / dense
 
 
-def engine_relative_flops(shape: EncoderShape, lengths: Tensor, kept: Tensor) -> float:
+def engine_relative_flops(shape: EncoderShape, lengths: Tensor, kept: Tensor, *, alone: int | None = None) -> float:
     """What packed execution computes over what it computes for the dense model, both with the short last layer."""
     whole = lengths[:, None].expand(-1, shape.layers).contiguous()
-    return float(engine_macs(shape, lengths, kept).sum() / engine_macs(shape, lengths, whole).sum())
+    return float(engine_macs(shape, lengths, kept, alone=alone).sum() / engine_macs(shape, lengths, whole).sum())
 
 
 def flops(macs: Tensor) -> Tensor:

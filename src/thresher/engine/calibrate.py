@@ -38,7 +38,8 @@ class Observed(Float32):
 class Observing(Cpu):
     """The CPU backend in fp32 with observed products, by layer and site.
 
-    The last layer's query, key and value are several products; the one that sees every token is made last, and stays.
+    Where only first tokens ask, queries are a product of their own; that for keys and values, which sees every token,
+    is made later, and stays.
     """
 
     row_step = 1  # idle rows are not to be observed
@@ -58,7 +59,8 @@ class Observing(Cpu):
         return FeedForward(inner, layer.activation, outer)
 
     def found(self, index: int) -> LayerSteps:
-        made = self.layers.index(self.layers[index])  # where passes share a layer, the first one observed for all
+        # Where passes share a layer, the first one observed for all.
+        made = next(i for i, one in enumerate(self.layers) if one.feed_forward is self.layers[index].feed_forward)
         own = {site: self.sites.get((index, site)) or self.sites[made, site] for site in SITES}
         vectors = {site: channel_steps(own[site]) for site in SITES if site != "ffn_out"}
         return LayerSteps(**vectors, ffn_out=one_step(own["ffn_out"], gelu=self.gelu))

@@ -62,6 +62,14 @@ def scaled(thresholds: Sequence[float], config: PruneConfig, dial: float) -> lis
     return [0.0 if dial == 0 else float(value) * dial for value in thresholds]
 
 
+def first_alone(thresholds: Sequence[float], config: PruneConfig) -> int:
+    """The layer that passes on first tokens only, whatever the text: the last one does, as the head reads no others,
+    and one with an infinite threshold, where nothing else is protected. After it each first token is alone."""
+    infinite = [index for index, value in enumerate(thresholds) if value == math.inf]
+    last = len(thresholds) - 1
+    return min([*infinite, last]) if config.protect == ("first",) else last
+
+
 def description(classifier: Any) -> dict[str, Any]:
     """What a classifier computes, and how."""
     return {

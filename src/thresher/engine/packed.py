@@ -13,7 +13,7 @@ from thresher.config import PruneConfig
 from thresher.core.cost import EncoderShape
 from thresher.core.gates import threshold_leaving
 from thresher.engine.backends.base import Backend
-from thresher.engine.inputs import Tables, description, protected_rows, scaled
+from thresher.engine.inputs import Tables, description, first_alone, protected_rows, scaled
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.engine.weights import Weights
 from thresher.errors import ModelError
@@ -46,7 +46,8 @@ class PackedClassifier:
         self.backend, self.config, self.dial = backend, config, dial
         self.shape: EncoderShape = weights.shape
         self.tables = Tables.of(weights)
-        backend.prepare(weights, score=config.score)
+        self.alone = first_alone(self.thresholds, config)
+        backend.prepare(weights, score=config.score, alone=self.alone)
 
     def describe(self) -> dict[str, Any]:
         """What is computed, and how."""
@@ -65,6 +66,8 @@ class PackedClassifier:
         token_types: Sequence[Sequence[int] | None] | None = None,
     ) -> list[float]:
         """Set the thresholds, layer by layer, to those that leave these shares of the batch's unprotected tokens."""
+        if self.alone != self.shape.layers - 1:
+            raise ModelError("thresholds are fitted from the dense model: start with none that is infinite")
         self.thresholds = [math.inf] * self.shape.layers  # the last layer's has nothing to leave
         self._classify(input_ids, token_types, shares=shares)
         return self.thresholds
@@ -99,15 +102,8 @@ class PackedClassifier:
         unprotected = 0 if shares is None else int((~protected).sum())
         # Idle rows after the live ones: products then have few different shapes.
         hidden = F.pad(hidden, (0, 0, 0, idle_rows(len(hidden), self.backend.row_step)))
-        last = self.shape.layers - 1
         kept = torch.ones(len(runs.sequences), self.shape.layers, dtype=torch.long, device=self.backend.device)
-        for index in range(self.shape.layers):
-            if index == last:
-                first = self._whole_steps(runs.first)
-                context = self.backend.attend_first(index, hidden, runs)
-                context = F.pad(context, (0, 0, 0, len(first) - len(context)))
-                hidden = self.backend.finish(index, context, hidden.index_select(0, first))[: len(runs.first)]
-                break
+        for index in range(self.alone):
             scored = shares is not None or self.thresholds[index] > 0
             context, scores = self.backend.attend(index, hidden, runs, scored=scored)
             if scores is not None:
@@ -122,7 +118,17 @@ class PackedClassifier:
                     context, hidden = context.index_select(0, rows), hidden.index_select(0, rows)
             kept[runs.sequences, index] = runs.lengths
             hidden = self.backend.finish(index, context, hidden)
-        return hidden, runs, kept
+        return self._of_first_tokens(hidden, runs), runs, kept
+
+    def _of_first_tokens(self, hidden: Tensor, runs: Ragged) -> Tensor:
+        """The layers that pass on first tokens only: (batch, width)."""
+        first = self._whole_steps(runs.first)
+        context = self.backend.attend_first(self.alone, hidden, runs)
+        context = F.pad(context, (0, 0, 0, len(first) - len(context)))
+        hidden = self.backend.finish(self.alone, context, hidden.index_select(0, first))
+        for index in range(self.alone + 1, self.shape.layers):
+            hidden = self.backend.finish(index, self.backend.attend_alone(index, hidden), hidden)
+        return hidden[: len(runs.first)]
 
     def _whole_steps(self, rows: Tensor) -> Tensor:
         """The rows to gather, and the first row again for the idle ones."""

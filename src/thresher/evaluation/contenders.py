@@ -66,7 +66,8 @@ class Spec:
 
 @dataclass(frozen=True)
 class Contender:
-    """A loaded row. `counts_last`: its kept counts hold for the last layer too, of which it computes one token only.
+    """A loaded row. `counts_last`: its kept counts hold for the last layer too, of which it computes one token only;
+    `alone`: our engine's layer that passes on first tokens only.
 
     `attention` is the kind that a torch rival runs, where there are several.
     """
@@ -74,6 +75,7 @@ class Contender:
     spec: Spec
     run: Run
     counts_last: bool = False
+    alone: int | None = None
     attention: str | None = None
 
 
@@ -157,7 +159,7 @@ def _thresher(spec: Spec) -> Contender:
         return output.logits.numpy(), output.kept.numpy()
 
     only_first = math.isinf(packed.thresholds[-1]) and packed.config.protect == ("first",)
-    return Contender(spec, run, counts_last=only_first)
+    return Contender(spec, run, counts_last=only_first, alone=packed.alone)
 
 
 def load_ours(kind: str, path: Path) -> tuple[Any, Any]:

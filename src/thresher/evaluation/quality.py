@@ -10,7 +10,7 @@ from torch import Tensor
 
 from thresher.core.cost import EncoderShape, dense_macs, engine_relative_flops, flops, paper_macs, relative_flops
 from thresher.errors import DataError
-from thresher.models.attach import encoder_shape
+from thresher.models.attach import encoder_shape, gates_of
 from thresher.models.predict import Predictions, predict
 from thresher.tasks.encode import encode, padded_batches, usable_positions
 from thresher.tasks.task import Example, Task
@@ -132,7 +132,7 @@ def evaluate(
     found = predict(model, batches, pruned=pruned, on_batch=on_batch)
     labels = np.array([row.label for row in data.rows])
     shape = encoder_shape(model)
-    dense = dense_macs(shape, found.lengths)
+    dense, alone = dense_macs(shape, found.lengths), min(gates_of(model).first_alone(), shape.layers - 1)
     spent = paper_macs(shape, found.lengths, found.kept) if found.kept is not None else dense
     return Quality(
         split=name,
@@ -144,7 +144,7 @@ def evaluate(
         gflops=float(flops(spent).double().mean()) / 1e9,
         relative_flops=float(relative_flops(shape, found.lengths, found.kept)) if found.kept is not None else None,
         engine_relative_flops=(
-            engine_relative_flops(shape, found.lengths, found.kept) if found.kept is not None else None
+            engine_relative_flops(shape, found.lengths, found.kept, alone=alone) if found.kept is not None else None
         ),
         kept_per_layer=found.kept.double().mean(dim=0).tolist() if found.kept is not None else None,
         quartiles=_by_quartile(task, shape, found, labels),

@@ -190,6 +190,6 @@ def _cost(contender: Contender, kept: NDArray[np.int64] | None, rows: Sequence[E
         counts[:, -1] = tokens_seen(lengths, counts)[:, -1]
     return _Cost(
         float(relative_flops(shape, lengths, counts)),
-        engine_relative_flops(shape, lengths, counts),
-        float(flops(engine_macs(shape, lengths, counts)).double().mean()),
+        engine_relative_flops(shape, lengths, counts, alone=contender.alone),
+        float(flops(engine_macs(shape, lengths, counts, alone=contender.alone)).double().mean()),
     )

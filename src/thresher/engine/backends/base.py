@@ -17,8 +17,9 @@ class Backend(Protocol):
     longest_first: bool  # whether runs of equal length should be neighbours
     row_step: int  # hidden states have a multiple of this many rows; those after the live ones mean nothing
 
-    def prepare(self, weights: Weights, *, score: str) -> None:
-        """Take the weights over, converted once, and what tokens are judged by: PruneConfig's score."""
+    def prepare(self, weights: Weights, *, score: str, alone: int | None = None) -> None:
+        """Take the weights over, converted once, and what tokens are judged by: PruneConfig's score. `alone` is the
+        layer that passes on first tokens only, the last if not given."""
 
     def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
         """Token ids (total,) to the first layer's input (total, width)."""
@@ -27,7 +28,10 @@ class Backend(Protocol):
         """Self-attention inside each run: context (as many rows as hidden) and, if asked, relative scores (total,)."""
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
-        """Attention of each run's first token only: (batch, width)."""
+        """Attention of each run's first token only, in the layer `alone`: (batch, width)."""
+
+    def attend_alone(self, index: int, hidden: Tensor) -> Tensor:
+        """Of first tokens that are alone, in later layers: each takes its own value. (rows, width)."""
 
     def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
         """Output projection, residual and norm, FFN, residual and norm. All (rows, width)."""

@@ -26,7 +26,10 @@ Product = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out)
 
 @dataclass(frozen=True)
 class CpuLayer:
-    """A layer with its matrices converted; the fp32 originals are not kept."""
+    """A layer with its matrices converted; the fp32 originals are not kept.
+
+    `qkv` gives queries, keys and values; keys and values where only first tokens ask; values where these are alone.
+    """
 
     heads: int
     qkv: Product
@@ -53,21 +56,24 @@ class Cpu:
         if dtype.startswith("int8"):
             check_int8()
 
-    def prepare(self, weights: Weights, *, score: str) -> None:
+    def prepare(self, weights: Weights, *, score: str, alone: int | None = None) -> None:
         self.score = score
         weights = converted(weights, dtype=torch.float32, device=self.device)
         if self.dtype == "int8-static":
             check_steps(self.steps, weights)
+        alone, width = len(weights.layers) - 1 if alone is None else alone, weights.shape.width
+        self.first_query = self._projection(weights.layers[alone], alone, slice(width))
         made: dict[int, CpuLayer] = {}  # ALBERT's passes share one layer
+        projections: dict[tuple[int, int], Product] = {}
         self.layers = []
         for index, layer in enumerate(weights.layers):
+            left_out = width * ((index >= alone) + (index > alone))  # of the outputs: queries, and then keys
+            part = (id(layer), left_out)
+            if part not in projections:
+                projections[part] = self._projection(layer, index, slice(left_out, None))
             if id(layer) not in made:
-                made[id(layer)] = self._convert(layer, index)
-            self.layers.append(made[id(layer)])
-        index, width = len(weights.layers) - 1, weights.shape.width
-        last = _scaled_queries(weights.layers[-1].qkv, weights.layers[-1].heads)
-        self.last_query = self._linear(Affine(last.weight[:width], last.bias[:width]), index, "qkv")
-        self.last_key_value = self._linear(Affine(last.weight[width:], last.bias[width:]), index, "qkv")
+                made[id(layer)] = self._convert(layer, index, projections[part])
+            self.layers.append(replace(made[id(layer)], qkv=projections[part]))
         self.weights = replace(weights, layers=[])
 
     def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
@@ -99,8 +105,8 @@ class Cpu:
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
         heads, width = self.layers[index].heads, hidden.shape[-1]
         first = F.pad(runs.first, (0, idle_rows(len(runs.first), self.row_step)))
-        queries = self.last_query(hidden.index_select(0, first))
-        key_value = self.last_key_value(hidden)
+        queries = self.first_query(hidden.index_select(0, first))
+        key_value = self.layers[index].qkv(hidden)
         context = torch.empty(len(runs.first), width, dtype=torch.float32)
         done = 0
         for start, count, length in groups_of_equal_length(runs, heads=heads):
@@ -112,6 +118,9 @@ class Cpu:
             _place(torch.bmm(probabilities, value), context[texts], count=count)
             done += count
         return context.to(self.activation_dtype)
+
+    def attend_alone(self, index: int, hidden: Tensor) -> Tensor:
+        return self.layers[index].qkv(hidden)
 
     def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
         layer = self.layers[index]
@@ -152,18 +161,23 @@ class Cpu:
         mean = torch.zeros(len(runs.lengths)).index_add_(0, owner, received).div_(runs.lengths)
         return received.div_(mean.clamp_(min=SMALLEST)[owner])
 
-    def _convert(self, layer: Layer, index: int) -> CpuLayer:
+    def _convert(self, layer: Layer, index: int, qkv: Product) -> CpuLayer:
         def norm(given: Norm) -> Norm:
             return Norm(given.weight.to(self.activation_dtype), given.bias.to(self.activation_dtype), given.epsilon)
 
         return CpuLayer(
             heads=layer.heads,
-            qkv=self._linear(_scaled_queries(layer.qkv, layer.heads), index, "qkv"),
+            qkv=qkv,
             attention_output=self._linear(layer.attention_output, index, "attention_output"),
             attention_norm=norm(layer.attention_norm),
             feed_forward=self._feed_forward(layer, index),
             output_norm=norm(layer.output_norm),
         )
+
+    def _projection(self, layer: Layer, index: int, outputs: slice) -> Product:
+        """The part of queries, keys and values that is asked for."""
+        whole = _scaled_queries(layer.qkv, layer.heads)
+        return self._linear(Affine(whole.weight[outputs], whole.bias[outputs]), index, "qkv")
 
     def _linear(self, affine: Affine, index: int, site: str) -> Product:
         if self.dtype == "int8-static":

@@ -24,7 +24,7 @@ class Reference:
         self.torch_dtype, self.device = dtype, device
         self.dtype = next(name for name, known in DTYPES.items() if known == dtype)
 
-    def prepare(self, weights: Weights, *, score: str) -> None:
+    def prepare(self, weights: Weights, *, score: str, alone: int | None = None) -> None:
         self.score = score
         self.weights = converted(weights, dtype=self.torch_dtype, device=self.device)
         # Scores decide what is dropped: their bias stays exact.
@@ -57,6 +57,9 @@ class Reference:
             probabilities = torch.softmax(self._logits(query[:, :1], key, positions[:1], positions), dim=-1)
             contexts.append(self._joined(probabilities, value))
         return torch.cat(contexts)
+
+    def attend_alone(self, index: int, hidden: Tensor) -> Tensor:
+        return self.linear(hidden, self.weights.layers[index].qkv).chunk(3, dim=-1)[2]
 
     def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
         layer = self.weights.layers[index]

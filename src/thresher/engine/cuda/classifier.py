@@ -71,12 +71,17 @@ class CudaClassifier:
         self.shape, self.tables = weights.shape, Tables.of(weights)
         self.outputs = len(weights.head_output.bias)
         model = gpu_model(weights, dtype=DTYPES[dtype], device=device)
-        self.forward = Forward(model, self.thresholds, scale=config.scale, score=config.score)
+        self.forward = Forward(model, self.thresholds, config)
         # The packer needs to know how positions are counted, and no matrix.
         small = replace(weights, layers=[], word=torch.empty(0))
         self.packer = Packer(small, self.tables, config, pinned=on_gpu)
         self.graphs = Graphs(self._without_host, self._tokens_seen, device=device, capture=on_gpu)
         self._computing = threading.Lock()  # graphs have one place for their inputs
+
+    @property
+    def alone(self) -> int:
+        """The layer that passes on first tokens only."""
+        return self.forward.alone
 
     def describe(self) -> dict[str, Any]:
         """What is computed, and how."""
@@ -185,16 +190,16 @@ class CudaClassifier:
         return seen
 
     def _output(self, logits: Tensor, starts: Tensor, batch: HostBatch) -> Output:
-        """From what came back: lengths change at the pruning layers only, and the last layer passes on one token.
+        """From what came back: lengths change at the pruning layers only, and in the end one token is passed on.
 
         In numpy, because a batch of one text has no time for a dozen operations of torch.
         """
-        texts, layers = len(batch.lengths), self.shape.layers
+        texts, layers, alone = len(batch.lengths), self.shape.layers, self.alone
         after = np.diff(starts.numpy(), axis=1)[:, :texts]
         counts = np.concatenate([batch.lengths.numpy()[None], after])
         kept = np.ones((texts, layers), np.int64)
         pruning = self.forward.pruning_layers
-        kept[:, :-1] = counts[[bisect_right(pruning, layer) for layer in range(layers - 1)]].T
+        kept[:, :alone] = counts[[bisect_right(pruning, layer) for layer in range(alone)]].T
         return Output(logits=logits[:texts].clone(), kept=torch.from_numpy(kept))
 
     def _to_host(self, values: Tensor) -> Tensor:

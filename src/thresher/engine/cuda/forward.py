@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from thresher.config import PruneConfig
 from thresher.engine.cuda.batch import Inputs
 from thresher.engine.cuda.model import GpuLayer, GpuModel
 from thresher.engine.cuda.products import Count, normed_product, product
+from thresher.engine.inputs import first_alone
 from thresher.engine.kernels.attention import attention
 from thresher.engine.kernels.embeddings import embed
 from thresher.engine.kernels.first import attend_first
@@ -38,25 +40,30 @@ Settle = Callable[[Kept, Live], tuple[Live, Tensor | None]]
 class Forward:
     """One model with its thresholds."""
 
-    def __init__(self, model: GpuModel, thresholds: Sequence[float], *, scale: str, score: str) -> None:
-        self.model, self.thresholds, self.scale, self.score = model, thresholds, scale, score
+    def __init__(self, model: GpuModel, thresholds: Sequence[float], config: PruneConfig) -> None:
+        self.model, self.thresholds, self.config = model, thresholds, config
+
+    @property
+    def alone(self) -> int:
+        """The layer that passes on first tokens only."""
+        return first_alone(self.thresholds, self.config)
 
     @property
     def pruning_layers(self) -> list[int]:
-        """Layers that read scores. The last needs none, as it passes on the first token only."""
-        return [index for index, threshold in enumerate(self.thresholds[:-1]) if threshold > 0]
+        """Layers that read scores. Where first tokens only are passed on, none is needed."""
+        return [index for index, threshold in enumerate(self.thresholds[: self.alone]) if threshold > 0]
 
     def __call__(self, inputs: Inputs, live: Live, settle: Settle) -> Tensor:
         """Logits (sequences, outputs) in float32."""
-        hidden = self._embedded(inputs, live)
-        for layer, threshold in zip(self.model.layers[:-1], self.thresholds[:-1], strict=True):
+        hidden, layers, alone, config = self._embedded(inputs, live), self.model.layers, self.alone, self.config
+        for layer, threshold in zip(layers[:alone], self.thresholds[:alone], strict=True):
             qkv = product(hidden, layer.qkv, live.tokens)
             context, received = attention(
                 qkv,
                 live.cu_seqlens,
                 heads=layer.heads,
                 max_length=live.max_length,
-                score=self.score if threshold > 0 else None,
+                score=config.score if threshold > 0 else None,
                 positions=live.positions,
                 distance_bias=self.model.distance_bias,
                 mostly_long=live.mostly_long,
@@ -70,12 +77,16 @@ class Forward:
                     live.protected,
                     threshold=threshold,
                     max_length=live.max_length,
-                    scale=self.scale,
-                    score=self.score,
+                    scale=config.scale,
+                    score=config.score,
                 )
                 live, rows = settle(kept, live)
             hidden = _finish(layer, context, hidden, live.tokens, rows=rows, residual_rows=rows)
-        return self._head(self._last(self.model.layers[-1], hidden, live), live.sequences)
+        hidden = self._of_first_tokens(layers[alone], hidden, live)
+        for layer in layers[alone + 1 :]:  # a token that is alone takes its own value
+            value = product(hidden, layer.projection(2), live.sequences)
+            hidden = _finish(layer, value, hidden, live.sequences, rows=None, residual_rows=None)
+        return self._head(hidden, live.sequences)
 
     def _embedded(self, inputs: Inputs, live: Live) -> Tensor:
         model, norm = self.model, self.model.embedding_norm
@@ -93,12 +104,11 @@ class Forward:
         )
         return hidden if model.projection is None else product(hidden, model.projection, live.tokens)
 
-    def _last(self, layer: GpuLayer, hidden: Tensor, live: Live) -> Tensor:
-        """The first tokens' last states (sequences, width): all that the head reads."""
-        for_query, for_key_value = layer.first_parts(self.model.width)
+    def _of_first_tokens(self, layer: GpuLayer, hidden: Tensor, live: Live) -> Tensor:
+        """The layer that passes on these only: (sequences, width)."""
         first = live.cu_seqlens[:-1]
-        query = product(hidden, for_query, live.sequences, rows=first)
-        key_value = product(hidden, for_key_value, live.tokens)
+        query = product(hidden, layer.projection(0), live.sequences, rows=first)
+        key_value = product(hidden, layer.projection(1, 2), live.tokens)
         context = attend_first(
             query,
             key_value,

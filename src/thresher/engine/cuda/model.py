@@ -25,10 +25,11 @@ class GpuLayer:
     ffn_out: Affine
     output_norm: Norm
 
-    def first_parts(self, width: int) -> tuple[Affine, Affine]:
-        """The product for queries, and that for keys and values, as views of the one for all."""
-        weight, bias = self.qkv.weight, self.qkv.bias
-        return Affine(weight[:width], bias[:width]), Affine(weight[width:], bias[width:])
+    def projection(self, *parts: int) -> Affine:
+        """The product for some of queries, keys and values (0, 1, 2), neighbours: a view of the one for all."""
+        width = len(self.qkv.bias) // 3
+        outputs = slice(parts[0] * width, (parts[-1] + 1) * width)
+        return Affine(self.qkv.weight[outputs], self.qkv.bias[outputs])
 
 
 @dataclass(frozen=True)
