@@ -51,7 +51,7 @@ CALL = "reproduce lengths --folder {folder} --models {models} --data {data} --wo
 
 def test_through_the_command_line(places: dict[str, Path]) -> None:
     said = tiny.succeeds(CALL, **places)
-    assert "1 rows measured, 1 recorded, 0 left" in said.out
+    assert "rows: 1 measured now, 1 recorded, 0 left" in said.out
     folder = places["folder"] / "lengths"
     (row,) = read_records(folder / RECORDS)
     assert row["rows"] == {"train": 40, "eval": 20} and sum(row["counts"]["train"]) == 40
@@ -64,7 +64,7 @@ def test_through_the_command_line(places: dict[str, Path]) -> None:
     assert "measured" not in again.out
     assert pictures == [(folder / name).read_bytes() for name in ("lengths.svg", "lengths.png")]
     assert (
-        "0 rows measured, 1 recorded"
+        "rows: 0 measured now, 1 recorded"
         in tiny.succeeds("reproduce lengths --folder {folder} --work {work}", **places).out
     )
 

@@ -52,7 +52,7 @@ def reproduce(
         setting = Setting(config, models=models, data=data, work=work, deadline=time.monotonic() + 60 * minutes)
         progress = _measure(name, experiment, place, setting, parallel=parallel, screen=screen)
         left, failed = progress.left, progress.failed
-        screen.print(f"{progress.measured} rows measured, {progress.recorded} recorded, {left} left")
+        screen.print(f"rows: {progress.measured} measured now, {progress.recorded} recorded, {left} left")
     rows = in_order(read_records(place / RECORDS), experiment, config)
     if not rows and not failed:
         raise ConfigError(f"{place / RECORDS} has no rows yet; measure some first, without --draw")
