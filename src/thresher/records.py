@@ -39,7 +39,8 @@ def thresher_version() -> str:
 def commit() -> str | None:
     """The commit of the source tree, with '+' when it has uncommitted changes; None where neither checkout nor archive
     tells."""
-    archived = None if ARCHIVED.startswith("$") else ARCHIVED[:12]
+    if not ARCHIVED.startswith("$"):
+        return ARCHIVED[:12]
     here = Path(__file__).resolve().parent
 
     def git(*words: str) -> subprocess.CompletedProcess[str]:
@@ -48,11 +49,11 @@ def commit() -> str | None:
     try:
         inside = git("rev-parse", "--show-prefix")
         if inside.returncode != 0 or not inside.stdout.strip().endswith("src/thresher/"):
-            return archived
+            return None
         head = git("rev-parse", "--short=12", "HEAD")
         dirty = git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.TimeoutExpired):
-        return archived
+        return None
     return head.stdout.strip() + ("+" if dirty.stdout.strip() else "") if head.returncode == 0 else None
 
 

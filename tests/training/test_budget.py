@@ -1,6 +1,7 @@
 """The FLOPs target: bounds by hand, the search on measured FLOPs, and the controller that holds it."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -230,6 +231,20 @@ def test_thresholds_are_met_once_more_and_then_rest() -> None:
     trainer.fit()
     assert seen[20][1] < 0.5 and seen[21][1] == pytest.approx(0.6, abs=0.01)
     assert seen[21][0] == seen[22][0] == seen[23][0]
+
+
+def test_the_target_is_one_for_selection_rows() -> None:
+    """Their texts are three times as long here: training rows cost something else at the same thresholds, and are held
+    at that."""
+    longer = [replace(row, text=row.text + " worda" * 20) for row in keyword_rows(24, seed=2)]
+    model = gated_model(dropout=0.0)
+    config = quick(method="manual", soft_epochs=0.0, hard_epochs=2.0, max_steps=None, target_flops=0.6, max_length=40)
+    task = replace(keyword_task(), selection=longer)
+    trainer = Trainer(model, tiny_tokenizer(), task, config, method=method_named("manual"), device="cpu")
+    trainer.fit()
+    assert trainer.judge.evaluate(pruned=True)["relative_flops"] == pytest.approx(0.6, abs=0.02)
+    assert abs(trainer.method._surplus) > 0.005  # type: ignore[attr-defined]
+    assert trainer.method.run.longest == max(trainer.selection_set.lengths)
 
 
 def test_controller_brings_measured_flops_to_the_target() -> None:

@@ -57,7 +57,7 @@ def test_the_floor_is_in_the_unit_of_the_scores() -> None:
     for scale in ("relative", "paper"):
         model = gated_model(scale=scale)
         trainer = trainer_for(model, quick(method="learned"), method=method_named("learned"), task=task)
-        mean = sum(trainer.train_set.lengths) / len(trainer.train_set.lengths)
+        mean = sum(trainer.selection_set.lengths) / len(trainer.selection_set.lengths)
         assert gates_of(model).rule.floor == pytest.approx(0.01 if scale == "relative" else 0.01 / mean)  # type: ignore[union-attr]
 
 

@@ -243,7 +243,7 @@ def test_a_trial_that_diverges_is_given_up_and_the_search_goes_on(
     seen = Recorder()
     found = run(tmp_path / "run", seen=seen)
     assert found.report["given_up"] == [0.688] and states(tmp_path / "run") == ["COMPLETE", "PRUNED", "COMPLETE"]
-    assert any("given up, its predictions are not numbers" in note for note in seen.notes)
+    assert any("given up, its predictions or gradients are not numbers" in note for note in seen.notes)
 
 
 def test_a_trial_is_not_given_up_at_its_last_step() -> None:

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from thresher.tasks.encode import Encoded, encode
 from thresher.tasks.task import Task
 from thresher.training.objective import Loss, finetune_loss, hard_loss
 from thresher.training.optimizer import make_optimizer
+from thresher.training.snapshot import STATE
 from thresher.training.stage import (
     LoopSettings,
     StagePlan,
@@ -27,6 +30,7 @@ from thresher.training.stage import (
     _seed_for,
     _shares,
     _step_batches,
+    check_passed_over,
     run_stage,
     total_steps,
 )
@@ -44,6 +48,7 @@ def train(model: Any, plan: StagePlan, settings: LoopSettings, **changes: Any) -
     recorder = Recorder()
     optimizer = changes.pop("optimizer", None) or make_optimizer(model, quick(), lr=1e-3, learn_thresholds=False)
     arguments: dict[str, Any] = {"start": 0, "checkpoints": set(), "on_checkpoint": lambda step: None} | changes
+    arguments.setdefault("passed_over", torch.zeros(()))
     run_stage(
         plan,
         model,
@@ -291,7 +296,8 @@ def test_a_step_without_finite_gradients_changes_nothing(device: str) -> None:
     assert "1 of 16 steps were passed over: their gradients were not finite" in said.notes
 
 
-def test_a_stage_of_spoiled_steps_is_an_error() -> None:
+def test_a_stage_of_spoiled_steps_is_an_error(tmp_path: Path) -> None:
+    """At the first evaluation, before anything is saved that a resumed run would take for trained."""
     config = quick(max_steps=None, hard_epochs=1.0, soft_epochs=0.0, batch_size=4, method="manual", distill=0.0)
     trainer = Trainer(
         gated_model(outputs=1),
@@ -300,6 +306,16 @@ def test_a_stage_of_spoiled_steps_is_an_error() -> None:
         config,
         method=method_named("manual"),
         device="cpu",
+        work=tmp_path,
     )
-    with pytest.raises(PredictionError, match=r"16 of 16 steps of the hard stage had gradients that are not finite"):
+    with pytest.raises(PredictionError, match=r"8 of 8 steps of the hard stage had gradients that are not finite"):
         trainer.fit()
+    assert not (tmp_path / STATE).exists()
+
+
+@pytest.mark.parametrize(
+    ("passed_over", "steps", "wrong"), [(0, 1, False), (1, 3, False), (2, 3, True), (10, 100, False), (11, 100, True)]
+)
+def test_an_accident_and_no_training(passed_over: int, steps: int, wrong: bool) -> None:
+    with pytest.raises(PredictionError) if wrong else nullcontext():
+        check_passed_over(passed_over, "hard", steps=steps)

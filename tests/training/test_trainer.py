@@ -28,6 +28,7 @@ from thresher.models.attach import encoder_shape, gates_of
 from thresher.tasks.encode import encode, padded_batches
 from thresher.training import trainer as trainer_module
 from thresher.training.budget import measured_flops
+from thresher.training.method import Soft
 
 # --- repetition ------------------------------------------------------------------------------------------------------
 
@@ -72,7 +73,8 @@ def test_each_stage_has_its_rates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_controller_holds_the_target_in_the_hard_stage() -> None:
-    """log g += 0.1 (measured - target) after every step; a tenth before the end it is searched for anew, and rests."""
+    """log g += 0.1 (measured - target) after every step, the target being what training rows cost where selection rows
+    cost 0.6; a tenth before the end it is searched for anew, and rests."""
     thresholds: list[float] = []
     flops: list[float] = []
 
@@ -89,9 +91,13 @@ def test_the_controller_holds_the_target_in_the_hard_stage() -> None:
                 flops.append(numbers["flops"] or math.nan)
 
     model = gated_model()
-    trainer_for(model, quick(max_steps=20, target_flops=0.6), progress=Watch()).fit()
+    trainer = trainer_for(model, quick(max_steps=20, target_flops=0.6), progress=Watch())
+    trainer.fit()
+    assert isinstance(trainer.method, Soft)
+    target = 0.6 + trainer.method._surplus
+    assert target == pytest.approx(0.6, abs=0.05)
     moves = [math.log(after / before) for before, after in zip(thresholds, thresholds[1:], strict=False)]
-    assert moves[:18] == pytest.approx([0.1 * (measured - 0.6) for measured in flops[:18]], abs=1e-5)
+    assert moves[:18] == pytest.approx([0.1 * (measured - target) for measured in flops[:18]], abs=1e-5)
     assert max(abs(move) for move in moves[:18]) > 1e-3
     assert moves[19] == 0.0
 

@@ -59,7 +59,7 @@ class Lat(Method):
     long_finish = True
 
     def begin(self) -> None:
-        self._longest = int(self.run.lengths.max())
+        self._longest = self.run.longest
         self._drawn: tuple[Tensor, Tensor] | None = None
         self._front: list[Candidate] = []
         self._begin_with(TopCount([self._longest] * self.run.shape.layers))

@@ -55,7 +55,7 @@ class Power(Method):
         return rule
 
     def begin(self) -> None:
-        self._begin_with(Retention(self.run.shape.layers, int(self.run.lengths.max())))
+        self._begin_with(Retention(self.run.shape.layers, self.run.longest))
 
     def meet(self, target: float) -> float:
         return self._scale(self, target)

@@ -11,6 +11,7 @@ from thresher.cli.options import (
     DataFolder,
     LabelColumn,
     PairColumn,
+    SelectionFile,
     TaskName,
     TestFile,
     TextColumn,
@@ -34,6 +35,7 @@ def quantize(
     train: Annotated[
         Path | None, typer.Option("--train", help="your own training rows, those the run was made with")
     ] = None,
+    selection: SelectionFile = None,
     test: TestFile = None,
     text_column: TextColumn = None,
     pair_column: PairColumn = None,
@@ -60,7 +62,7 @@ def quantize(
     check_quantize(run, out, overwrite=overwrite)
     manifest = read_manifest(run)
     columns = (text_column, pair_column, label_column)
-    rows = _load_rows(run, manifest, task=task, data=data, train=train, test=test, columns=columns)
+    rows = _load_rows(run, manifest, task=task, data=data, train=train, selection=selection, test=test, columns=columns)
     chosen = _calibration_rows(rows, texts)
     split, examples = next(iter(rows.test.items()))
     quiet_libraries()
@@ -101,6 +103,7 @@ def _load_rows(
     task: str | None,
     data: Path | None,
     train: Path | None,
+    selection: Path | None,
     test: Path | None,
     columns: Columns,
 ) -> "Task":
@@ -113,8 +116,9 @@ def _load_rows(
         raise CheckpointError(f"{run / MANIFEST} has no valid 'task'; the file is damaged")
     if task is not None and train is not None:
         raise ConfigError("give either --task NAME or --train FILE, not both")
-    if train is None and test is not None:
-        raise ConfigError(f"--test {test} goes with --train FILE; int8 is calibrated on training rows")
+    for flag, file in (("test", test), ("selection", selection)):
+        if train is None and file is not None:
+            raise ConfigError(f"--{flag} {file} goes with --train FILE; int8 is calibrated on training rows")
     if train is None and any(columns):
         raise ConfigError("--text-column, --pair-column and --label-column go with --train FILE")
     if train is None:
@@ -129,6 +133,7 @@ def _load_rows(
     found = load_file_task(
         train,
         test=test,
+        selection=selection,
         text_column=text or known.get("text") or "text",
         pair_column=pair or known.get("pair"),
         label_column=label or known.get("label") or "label",

@@ -23,7 +23,7 @@ from thresher.errors import ModelError
 class Output:
     """In the order of the input. logits: (batch, outputs); kept: (batch, layers) tokens each layer passed on.
 
-    The last layer passes on the first token only, the one the head reads.
+    From some layer on, the last at the latest, only the first token is passed on, the one the head reads.
     """
 
     logits: Tensor

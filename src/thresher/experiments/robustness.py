@@ -37,7 +37,7 @@ class Split:
     third_quartile: float
     train: "list[Example]"
     selection: "list[Example]"
-    of: int  # training and selection rows of any length
+    of: int  # of all training rows
     buckets: "dict[str, list[Example]]"
 
 
@@ -96,7 +96,10 @@ def split_by_length(task: "Task", tokenizer: Any) -> Split:
         [row for row, length in zip(rows, lengths_of(rows), strict=True) if length < median]
         for rows in (task.train, task.selection)
     )
-    return Split(median, third, train, selection, of=len(task.train) + len(task.selection), buckets=buckets)
+    if not train or not selection:
+        raise DataError(f"task {task.spec.name} has no training or no selection rows below {median:g} tokens")
+    of = len(task.train) + len(task.selection) + len(task.left_out)
+    return Split(median, third, train, selection, of=of, buckets=buckets)
 
 
 def write_rows(split: Split, folder: Path) -> list[str]:

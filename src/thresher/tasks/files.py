@@ -76,7 +76,8 @@ def load_file_task(
     table = columns.read(train)
     labels = learn_labels(table, label_column, regression=regression)
     chosen = [] if chosen_by is None else columns.examples(columns.read(chosen_by), labels)
-    rows = _without(columns.examples(table, labels), chosen)
+    rows = columns.examples(table, labels)
+    rows = _without(rows, chosen) if chosen else rows
     if test is None:
         rows, held = hold_out(rows, share=SELECTION_SHARE, at_most=SELECTION_AT_MOST)
         tests = {"held_out": held}

@@ -1,5 +1,6 @@
 """What a training run does between the dense model and the pruned one. Rival methods are in `thresher.baselines`."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,13 +24,15 @@ class Run:
     model: Any
     config: TrainConfig
     shape: EncoderShape
-    lengths: Tensor  # (rows,) tokens of each training row
+    lengths: Tensor  # (rows,) tokens of each selection row
+    longest: int  # tokens of any training or selection row
     progress: Silent
     cost: Callable[[], float]  # relative FLOPs of hard pruning, measured on some of the selection rows
+    training_cost: Callable[[], float]  # the same of some training rows
     evaluate: Callable[[], dict[str, float]]  # score and relative FLOPs of hard pruning on the selection rows
     divergence: Callable[[], float]  # of hard pruning from the dense model, on the selection rows
     recall: Callable[[], Any]  # what was remembered before an interruption; None if nothing was
-    remember: Callable[[Any], None]  # something that JSON can write, for a run that is interrupted in `finish`
+    remember: Callable[[Any], None]  # something that JSON can write, for a run that is interrupted
 
 
 class Method:
@@ -126,9 +129,18 @@ class Thresholds(Method):
         if self.target is None or flops is None:
             return
         if step < resting_from(steps):
-            nudge(self.run.model, measured=flops, target=self.target)
+            nudge(self.run.model, measured=flops, target=self.target + self._surplus)
         elif step == resting_from(steps):
             self.meet_again(self.target)
+
+    @functools.cached_property
+    def _surplus(self) -> float:
+        """By how much training rows cost more than those that the target is meant for, at the first thresholds."""
+        surplus: float | None = self.run.recall()
+        if surplus is None:
+            surplus = self.run.training_cost() - self.run.cost()
+            self.run.remember(surplus)
+        return surplus
 
     def meet_again(self, target: float) -> None:
         """Until now thresholds followed what training rows cost, under dropout; what counts is what others will."""

@@ -69,14 +69,17 @@ def run_stage(
     start: int,
     checkpoints: set[int],
     on_checkpoint: Callable[[int], float | None],
+    passed_over: Tensor,
 ) -> None:
-    """Train from optimizer step `start` to the end, calling `on_checkpoint` after the steps named in `checkpoints`."""
+    """Train from optimizer step `start` to the end, calling `on_checkpoint` after the steps named in `checkpoints`.
+
+    `passed_over`, a number on the device, grows with every step whose gradients are not finite.
+    """
     steps = plan.steps
     if start >= steps:
         return
     world, rank, device = accelerator.num_processes, accelerator.process_index, accelerator.device
     wrapped = accelerator.prepare_model(model.train())
-    passed_over = torch.zeros((), device=device)
     step_now = Step(
         plan.loss, wrapped, optimizer, accelerator, clip=settings.clip, bf16=settings.bf16, passed_over=passed_over
     )
@@ -109,18 +112,15 @@ def run_stage(
         progress.step(loss=loss, flops=flops, metric=metric)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         set_rate(group, rate)
-    _account_for(int(passed_over), plan.name, steps=steps - start, progress=progress)
 
 
-def _account_for(passed_over: int, stage: str, *, steps: int, progress: Silent) -> None:
-    """One step in thousands is an accident; a tenth of them is no training."""
-    if passed_over > TOO_MANY * steps:
+def check_passed_over(passed_over: int, stage: str, *, steps: int) -> None:
+    """Of so many steps until now: one in thousands is an accident, a tenth of them is no training."""
+    if passed_over > max(1, TOO_MANY * steps):
         raise PredictionError(
             f"{passed_over} of {steps} steps of the {stage} stage had gradients that are not finite; "
             "train with a lower learning rate, or with --precision fp32"
         )
-    if passed_over:
-        progress.note(f"{passed_over} of {steps} steps were passed over: their gradients were not finite")
 
 
 def _step_batches(

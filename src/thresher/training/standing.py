@@ -11,13 +11,15 @@ from thresher.tasks.encode import EncodedSet
 class Standing:
     """Where training stands, as saved in every snapshot: the stage and step to go on from, and what was seen so far.
 
-    `best_score` is of the current stage's best checkpoint on the selection split; `history` one row per evaluation.
+    `best_score` is of the current stage's best checkpoint on the selection split; `history` one row per evaluation;
+    `passed_over` counts the stage's steps whose gradients were not finite.
     """
 
     stage: str = "finetune"
     step: int = 0
     best_score: float | None = None
     best_fits: bool = False
+    passed_over: int = 0
     dense: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0

@@ -26,7 +26,7 @@ WARM_UP = 2  # steps of a shape before it is recorded: libraries allocate their 
 class Step:
     """Forward, backward, clipping and update. Called with this process's (batch, weight) pairs, on the device.
 
-    Gradients that are not finite would spoil all weights: such a step changes nothing and is counted in `passed_over`.
+    Gradients that are not finite would spoil all weights: such a step changes none and is counted in `passed_over`.
     Returns the weighted sum of loss, relative FLOPs and the shares of tokens that every layer keeps, or only the loss
     where nothing is pruned.
     """

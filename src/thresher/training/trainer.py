@@ -32,7 +32,7 @@ from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.progress import Silent
 from thresher.training.snapshot import optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
-from thresher.training.stage import LoopSettings, StagePlan, run_stage, total_steps
+from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
 from thresher.training.standing import Standing, digest_of
 
 CALIBRATION_ROWS = 384
@@ -97,9 +97,11 @@ class Trainer:
             model=model,
             config=self.config,
             shape=self.shape,
-            lengths=torch.tensor(self.train_set.lengths),
+            lengths=torch.tensor(self.selection_set.lengths),
+            longest=max(self.train_set.lengths + self.selection_set.lengths),
             progress=self.progress,
-            cost=lambda: measured_flops(self.model, self._calibration),
+            cost=lambda: measured_flops(self.model, self._selection_sample),
+            training_cost=lambda: measured_flops(self.model, self._training_sample),
             evaluate=lambda: self.judge.evaluate(pruned=True),
             divergence=lambda: self.judge.divergence_from(self._teacher_on_selection),
             recall=self._recall,
@@ -203,12 +205,15 @@ class Trainer:
         optimizer = make_optimizer(self.model, self.config, lr=lr, learn_thresholds=plan.name == "soft")
         if "optimizer" in self._resumed:
             restore_optimizer(self.model, optimizer, self._resumed.pop("optimizer"))
-        evaluations = self.config.evals_per_stage
+        evaluations, standing = self.config.evals_per_stage, self.standing
+        passed_over = torch.tensor(float(standing.passed_over), device=self.accelerator.device)
 
         def checkpoint(step: int) -> float:
+            standing.passed_over = int(passed_over)
+            check_passed_over(standing.passed_over, plan.name, steps=step)
             found = self.judge.evaluate(pruned=pruned)
-            self.standing.history.append({"stage": plan.name, "step": step, **found})
-            self.standing.step = step
+            standing.history.append({"stage": plan.name, "step": step, **found})
+            standing.step = step
             if plan.name != "soft":  # the soft stage ends where it ends: its thresholds change until the last step
                 self._consider(found)
             more_to_come = plan.name != "hard" or self.method.long_finish
@@ -224,10 +229,13 @@ class Trainer:
             settings=self._loop_settings(),
             accelerator=self.accelerator,
             progress=self.progress,
-            start=self.standing.step,
+            start=standing.step,
             checkpoints={max(1, plan.steps * i // evaluations) for i in range(1, evaluations + 1)},
             on_checkpoint=checkpoint,
+            passed_over=passed_over,
         )
+        if standing.passed_over:
+            self._say(f"{standing.passed_over} of {plan.steps} steps were passed over: their gradients were not finite")
 
     def _consider(self, found: dict[str, float]) -> None:
         """Keep this checkpoint if it is the best so far; one within the FLOPs target always beats one that is not."""
@@ -245,7 +253,7 @@ class Trainer:
 
     def _next_stage(self, name: str) -> None:
         self.standing.stage, self.standing.step = name, 0
-        self.standing.best_score, self.standing.best_fits = None, False
+        self.standing.best_score, self.standing.best_fits, self.standing.passed_over = None, False, 0
         self._best = {}
 
     def _meet_target(self) -> None:
@@ -265,12 +273,19 @@ class Trainer:
                 value.copy_(broadcast(value.clone()))
 
     @functools.cached_property
-    def _calibration(self) -> list[Batch]:
-        """A few selection rows, the same every time, to measure costs on: a target is meant for rows like these, and
+    def _selection_sample(self) -> list[Batch]:
+        return self._sample(self.selection_set)
+
+    @functools.cached_property
+    def _training_sample(self) -> list[Batch]:
+        return self._sample(self.train_set)
+
+    def _sample(self, data: EncodedSet) -> list[Batch]:
+        """A few rows, the same every time, to measure costs on. Targets are meant for rows like those of selection, and
         training rows may be shorter."""
-        rows = self.selection_set.rows
+        rows = data.rows
         chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.config.seed))[:CALIBRATION_ROWS]
-        sample = EncodedSet([rows[i] for i in chosen.tolist()], 0, self.selection_set.max_length)
+        sample = EncodedSet([rows[i] for i in chosen.tolist()], 0, data.max_length)
         return padded_batches(sample, pad_id=self.pad_id)
 
     # ---- the teacher

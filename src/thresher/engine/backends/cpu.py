@@ -177,7 +177,8 @@ class Cpu:
     def _projection(self, layer: Layer, index: int, outputs: slice) -> Product:
         """The part of queries, keys and values that is asked for."""
         whole = _scaled_queries(layer.qkv, layer.heads)
-        return self._linear(Affine(whole.weight[outputs], whole.bias[outputs]), index, "qkv")
+        part = Affine(whole.weight[outputs].clone(), whole.bias[outputs].clone())  # a view would keep all of it
+        return self._linear(part, index, "qkv")
 
     def _linear(self, affine: Affine, index: int, site: str) -> Product:
         if self.dtype == "int8-static":

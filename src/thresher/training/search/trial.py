@@ -31,7 +31,7 @@ EVALUATIONS = 2  # a trial keeps its best evaluation; the more there are, the mo
 DENSE = "dense"
 
 
-HOPELESS, DIVERGED, NO_TIME = "hopeless", "its predictions are not numbers", "time is up"
+HOPELESS, DIVERGED, NO_TIME = "hopeless", "its predictions or gradients are not numbers", "time is up"
 
 
 class OutOfTime(Exception):
@@ -144,7 +144,7 @@ def first_trial(
     """
     config = replace(setup.train, target_flops=target, lambda_=None, evals_per_stage=EVALUATIONS)
     trainer = _trainer(setup, model, tokenizer, config, target, progress, finetune=finetune)
-    lowest = lowest_flops(trainer.shape, torch.tensor(trainer.train_set.lengths), [1.0] * trainer.shape.layers)
+    lowest = lowest_flops(trainer.shape, torch.tensor(trainer.selection_set.lengths), [1.0] * trainer.shape.layers)
     seconds = trainer.fit().seconds
     dense = trainer.dense_weights()
     with replacing_folder(setup.folder / DENSE) as folder:
