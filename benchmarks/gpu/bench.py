@@ -1,11 +1,13 @@
 """Everything that is measured on a GPU, in parts of a minute or two. From the repository's root:
 
     PYTHONPATH=src python benchmarks/gpu/bench.py PART[,PART...] --out FILE.jsonl [--thresholds T,T,...] [--score value]
+        [--profile learned]
 
 Parts: qnli, squad, sst2 (all engines over batch sizes), torch-compile (the sizes of the targets, beside ours), growth
 (length 64..4096), kernels, scores (of the kernels, those that score and prune), profile.
 The first part that prunes searches for thresholds and prints them; --thresholds skips that. --score value prunes by
-the other score, at thresholds of its own that keep as many tokens.
+the other score, at thresholds of its own that keep as many tokens; --profile learned by it too, and as many tokens as
+the default method's model keeps.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from typing import Any
 
 import torch
 from rivals import hugging_face, padded, sorted_batches
-from setting import LENGTHS, Setting, base_model, lengths_like, texts_of, wait, whole_times
+from setting import KEPT, LENGTHS, Setting, base_model, lengths_like, texts_of, wait, whole_times
 from single_kernels import measure_kernels, measure_scores
 
 from thresher.core.cost import engine_macs
@@ -188,6 +190,9 @@ def main() -> None:
     parser.add_argument("--thresholds", help="one for each layer, as an earlier part printed them")
     parser.add_argument(
         "--score", default="attention", choices=("attention", "value"), help="what tokens are judged by"
+    )
+    parser.add_argument(
+        "--profile", default="soft", choices=tuple(KEPT), help="the method whose trained model says what is kept where"
     )
     parser.add_argument("--seconds", type=float, default=0.3, help="per measurement")
     parser.add_argument("--device", default="cuda")
