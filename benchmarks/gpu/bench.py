@@ -6,8 +6,8 @@
 Parts: qnli, squad, sst2 (all engines over batch sizes), torch-compile (the sizes of the targets, beside ours), growth
 (length 64..4096), kernels, scores (of the kernels, those that score and prune), profile.
 The first part that prunes searches for thresholds and prints them; --thresholds skips that. --score value prunes by
-the other score, at thresholds of its own that keep as many tokens; --profile learned by it too, and as many tokens as
-the default method's model keeps.
+the other score, at thresholds of its own that keep as many tokens; --profile learned by that too, and as many tokens
+as the default method's model keeps.
 """
 
 import argparse
@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16", "fp32"))
     parser.add_argument("--thresholds", help="one for each layer, as an earlier part printed them")
     parser.add_argument(
-        "--score", default="attention", choices=("attention", "value"), help="what tokens are judged by"
+        "--score", choices=("attention", "value"), help="what tokens are judged by, if not as the profile's method does"
     )
     parser.add_argument(
         "--profile", default="soft", choices=tuple(KEPT), help="the method whose trained model says what is kept where"

@@ -31,6 +31,7 @@ KEPT = {
     # at 0.46, experiments/table1, seed 0; layers that keep everything have no threshold
     "learned": (1.0, 1.0, 1.0, 1.0, 0.692, 0.368, 0.041, 0.0, 0.0, 0.0, 0.0),
 }
+SCORES = {"soft": "attention", "learned": "value"}
 LOW = 0.01  # a threshold that drops next to nothing, but has to be looked at
 # Random weights attend almost evenly, so that all scores are nearly 1 and no threshold divides them: queries and keys
 # are scaled up until scores are spread about as widely as a trained model's.
@@ -83,7 +84,7 @@ class Setting:
     def __init__(self, arguments: Any) -> None:
         self.arguments, self.device, self.dtype = arguments, arguments.device, arguments.dtype
         self.out = Path(arguments.out)
-        self.pruning = PruneConfig(score="value" if arguments.profile == "learned" else arguments.score)
+        self.pruning = PruneConfig(score=arguments.score or SCORES[arguments.profile])
         self.sizes: dict[str, Any] = {"layers": 3, "width": 128} if arguments.tiny else {}
         self.weights: Weights = read_weights(base_model(**self.sizes))
         self.about = provenance(device=self.device, seed=SEED)
@@ -121,7 +122,7 @@ class Setting:
         texts = texts_of(lengths_like("qnli", 4 if self.arguments.tiny else 64, seed=7), seed=7)
         lengths = torch.tensor([len(text) for text in texts])
         profile = KEPT[self.arguments.profile]
-        found = [0.0 if 0.0 in profile else LOW] * (self.layers - 1) + [math.inf]
+        found = [LOW if self.arguments.profile == "soft" else 0.0] * (self.layers - 1) + [math.inf]
         engine = CudaClassifier(
             self.weights, self.dtype, thresholds=found, config=self.pruning, mode="sync", device=self.device
         )

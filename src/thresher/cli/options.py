@@ -14,9 +14,7 @@ TaskName = Annotated[str | None, typer.Option("--task", help="a GLUE task (sst2,
 DataFolder = Annotated[
     Path | None, typer.Option("--data", help="folder with TASK/train*.jsonl[.xz] and TASK/validation*.jsonl[.xz]")
 ]
-TrainFile = Annotated[
-    Path | None, typer.Option("--train", help="your own training rows: CSV, TSV, JSONL or Parquet")
-]  # fmt: skip
+TrainFile = Annotated[Path | None, typer.Option("--train", help="your own training rows: CSV, TSV, JSONL or Parquet")]
 SelectionFile = Annotated[
     Path | None,
     typer.Option(

@@ -1,6 +1,7 @@
 """From scores to decisions: the soft gate that learns, the hard gate that drops, and the thresholds' first values."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -95,3 +96,12 @@ def protected_tokens(
             separators_before = separators.cumsum(dim=-1) - separators.long()
             protected |= separators_before == 0
     return protected & alive
+
+
+def first_alone(drops_all: Sequence[bool], protect: Sequence[str]) -> int:
+    """The first layer that keeps first tokens only, whatever the text; as many as there are layers if none does.
+
+    drops_all: which layers keep no token but protected ones.
+    """
+    flags = drops_all if tuple(protect) == ("first",) else ()
+    return next((layer for layer, flag in enumerate(flags) if flag), len(drops_all))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from thresher.config import PruneConfig
-from thresher.core.gates import protected_tokens
+from thresher.core.gates import first_alone, protected_tokens
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import Weights
 from thresher.errors import ConfigError, ModelError
@@ -62,12 +62,10 @@ def scaled(thresholds: Sequence[float], config: PruneConfig, dial: float) -> lis
     return [0.0 if dial == 0 else float(value) * dial for value in thresholds]
 
 
-def first_alone(thresholds: Sequence[float], config: PruneConfig) -> int:
-    """The layer that passes on first tokens only, whatever the text: the last one does, as the head reads no others,
-    and one with an infinite threshold, where nothing else is protected. After it each first token is alone."""
-    infinite = [index for index, value in enumerate(thresholds) if value == math.inf]
-    last = len(thresholds) - 1
-    return min([*infinite, last]) if config.protect == ("first",) else last
+def alone_in(thresholds: Sequence[float], config: PruneConfig) -> int:
+    """The layer that passes on first tokens only: one with an infinite threshold may, and the last does in any case, as
+    the head reads no others. After it each first token is alone."""
+    return min(first_alone([value == math.inf for value in thresholds], config.protect), len(thresholds) - 1)
 
 
 def description(classifier: Any) -> dict[str, Any]:

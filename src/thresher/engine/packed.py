@@ -13,7 +13,7 @@ from thresher.config import PruneConfig
 from thresher.core.cost import EncoderShape
 from thresher.core.gates import threshold_leaving
 from thresher.engine.backends.base import Backend
-from thresher.engine.inputs import Tables, description, first_alone, protected_rows, scaled
+from thresher.engine.inputs import Tables, alone_in, description, protected_rows, scaled
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.engine.weights import Weights
 from thresher.errors import ModelError
@@ -46,7 +46,7 @@ class PackedClassifier:
         self.backend, self.config, self.dial = backend, config, dial
         self.shape: EncoderShape = weights.shape
         self.tables = Tables.of(weights)
-        self.alone = first_alone(self.thresholds, config)
+        self.alone = alone_in(self.thresholds, config)
         backend.prepare(weights, score=config.score, alone=self.alone)
 
     def describe(self) -> dict[str, Any]:

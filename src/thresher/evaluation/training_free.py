@@ -13,7 +13,7 @@ import torch
 
 from thresher.core.cost import EncoderShape, engine_relative_flops, relative_flops
 from thresher.core.gates import falling_shares
-from thresher.engine.inputs import first_alone
+from thresher.engine.inputs import alone_in
 from thresher.engine.packed import PackedClassifier
 from thresher.engine.quantize import Logits, Text, agreement
 from thresher.errors import ConfigError
@@ -107,7 +107,7 @@ class Sample:
             agreement=measure_agreement(logits, self.dense),
             relative_flops=float(relative_flops(self.shape, self.lengths, kept)),
             engine_relative_flops=engine_relative_flops(
-                self.shape, self.lengths, kept, alone=first_alone(thresholds, self._packed.config)
+                self.shape, self.lengths, kept, alone=alone_in(thresholds, self._packed.config)
             ),
             kept_per_layer=kept.double().mean(dim=0).tolist(),
             mean_length=float(self.lengths.double().mean()),

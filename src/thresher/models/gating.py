@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from thresher.config import PruneConfig
-from thresher.core.gates import hard_keep, limit_of, protected_tokens, soft_gate
+from thresher.core.gates import first_alone, hard_keep, limit_of, protected_tokens, soft_gate
 from thresher.core.scores import at_least_float32, attention_probabilities, relative_scores, scores_in, value_scores
 from thresher.errors import ConfigError, ModelError
 from thresher.models.rules import Rule
@@ -115,11 +115,8 @@ class Gates(nn.Module):
         """The layer from which on only first tokens are left, whatever the text; the number of layers if there is none.
 
         It waits for the device."""
-        layers = len(self.thresholds)
-        if self.config.protect != ("first",):
-            return layers
-        alone = torch.isinf(self.thresholds) if self.rule is None else self.rule.drops_all(layers)
-        return next((layer for layer, flag in enumerate(alone.tolist()) if flag), layers)
+        alone = torch.isinf(self.thresholds) if self.rule is None else self.rule.drops_all(len(self.thresholds))
+        return first_alone(alone.tolist(), self.config.protect)
 
     def set_thresholds(self, values: Sequence[float] | Tensor) -> None:
         """Replace all thresholds; NaN or a wrong number of them is an error."""

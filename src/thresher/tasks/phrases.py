@@ -4,7 +4,7 @@ test on: phrases held out by chance are shorter than what is tested, and the res
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from thresher.tasks.splits import SELECTION_AT_MOST, fingerprint, hold_out
+from thresher.tasks.splits import hold_out_selection
 from thresher.tasks.task import Example
 
 SHARE = 0.15  # of the whole texts, for selection: about as many as SST-2 has validation rows
@@ -48,15 +48,13 @@ def hold_out_whole(
 
     `leaked` as in `hold_out_selection`. Without whole rows there is no selection.
     """
-    tested = {fingerprint(row) for rows in tests for row in rows}
-    leaked = sum(fingerprint(row) in tested for row in train)
-    wholes = [row for row in whole_rows(train) if fingerprint(row) not in tested]
-    selection = hold_out(wholes, share=SHARE, at_most=SELECTION_AT_MOST)[1] if wholes else []
-    held, pieces = {fingerprint(row) for row in selection}, Collection(row.text for row in selection)
-    rest = [row for row in train if fingerprint(row) not in held]
-    left_out = [row for row in rest if pieces.has_piece(row.text)]
-    gone = {fingerprint(row) for row in left_out}
-    return [row for row in rest if fingerprint(row) not in gone], selection, left_out, leaked
+    rest, selection, leaked = hold_out_selection(train, tests, among=whole_rows(train), share=SHARE)
+    pieces = Collection(row.text for row in selection)
+    kept: list[Example] = []
+    left_out: list[Example] = []
+    for row in rest:
+        (left_out if pieces.has_piece(row.text) else kept).append(row)
+    return kept, selection, left_out, leaked
 
 
 def _spaced(words: Sequence[str]) -> str:

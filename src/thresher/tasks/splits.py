@@ -42,17 +42,23 @@ def hold_out(examples: Sequence[Example], *, share: float, at_most: int) -> tupl
 
 
 def hold_out_selection(
-    train: Sequence[Example], tests: Iterable[Sequence[Example]]
+    train: Sequence[Example],
+    tests: Iterable[Sequence[Example]],
+    *,
+    among: Sequence[Example] | None = None,
+    share: float = SELECTION_SHARE,
 ) -> tuple[list[Example], list[Example], int]:
     """Split into (train, selection, leaked), with no selection row in any of the test splits.
 
+    `share` of the rows `among`, all of train if not given, are for selection.
     `leaked` counts training rows that also occur in a test split. They stay in train, as published data sets have
     them (6 in STS-B), but choosing a checkpoint on them would be choosing on the test.
     """
     tested = {fingerprint(row) for rows in tests for row in rows}
     digests = [fingerprint(row) for row in train]
     free = [row for row, digest in zip(train, digests, strict=True) if digest not in tested]
-    _, selection = hold_out(free, share=SELECTION_SHARE, at_most=SELECTION_AT_MOST)
+    some = free if among is None else [row for row in among if fingerprint(row) not in tested]
+    _, selection = hold_out(some, share=share, at_most=SELECTION_AT_MOST)
     held = {fingerprint(row) for row in selection}
     kept = [row for row, digest in zip(train, digests, strict=True) if digest not in held]
     return kept, selection, len(train) - len(free)

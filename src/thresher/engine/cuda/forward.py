@@ -9,7 +9,7 @@ from thresher.config import PruneConfig
 from thresher.engine.cuda.batch import Inputs
 from thresher.engine.cuda.model import GpuLayer, GpuModel
 from thresher.engine.cuda.products import Count, normed_product, product
-from thresher.engine.inputs import first_alone
+from thresher.engine.inputs import alone_in
 from thresher.engine.kernels.attention import attention
 from thresher.engine.kernels.embeddings import embed
 from thresher.engine.kernels.first import attend_first
@@ -46,7 +46,7 @@ class Forward:
     @property
     def alone(self) -> int:
         """The layer that passes on first tokens only."""
-        return first_alone(self.thresholds, self.config)
+        return alone_in(self.thresholds, self.config)
 
     @property
     def pruning_layers(self) -> list[int]:

@@ -18,7 +18,6 @@ from thresher.errors import PredictionError
 from thresher.models.attach import gates_of, prune_
 from thresher.models.checkpoint import load_dense, replacing_folder
 from thresher.models.predict import predict
-from thresher.tasks.encode import padded_batches
 from thresher.tasks.task import Task
 from thresher.training.budget import lowest_flops
 from thresher.training.progress import Silent
@@ -152,7 +151,7 @@ def first_trial(
         tokenizer.save_pretrained(folder)
     pruned = {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict({**pruned, **dense})
-    found = predict(model, padded_batches(trainer.selection_set, pad_id=trainer.pad_id), pruned=False)
+    found = predict(model, trainer.judge.batches, pruned=False)
     model.load_state_dict(pruned)
     metrics = setup.task.score(found.logits.numpy(), labels_of(setup.task))
     write_snapshot(
@@ -239,11 +238,10 @@ def _measure(setup: Setup, trainer: ChainTrainer, *, target: float, start: float
     """The trained model and looser settings of its dial on the selection rows, saved with its weights."""
     model, gates = trainer.model, gates_of(trainer.model)
     trained = gates.thresholds.detach().cpu().clone()
-    batches = padded_batches(trainer.selection_set, pad_id=trainer.pad_id)
     points = []
     for factor in DIAL:
         gates.set_thresholds(trained * factor)
-        found = predict(model, batches, pruned=True)
+        found = predict(model, trainer.judge.batches, pruned=True)
         assert found.kept is not None  # pruned=True records them
         logits = found.logits.numpy()
         cost = float(relative_flops(trainer.shape, found.lengths, found.kept))
