@@ -165,10 +165,13 @@ def test_the_verdict() -> None:
     assert "2 of 3 searches within 1 point on validation rows (not as claimed)" in said
     assert "cost 1.03 of the sweep's best point on average (as claimed), at most 1.1 in 2" in said
     assert "within the limit as well in 1 (0.86 of the point that selection rows would take)" in said
-    assert "25% of the sweep's training seconds (as claimed) and 25% of its epochs." in said
+    assert "25% of the sweep's epochs of training (as claimed) and 25% of its seconds." in said
+    delayed = [{**row, "train_seconds": 300.0} for row in SEARCHES]
+    slow = search_page.verdict([*SWEEP, *delayed], PAGE)
+    assert "25% of the sweep's epochs of training (as claimed) and 75% of its seconds." in slow
     early = search_page.verdict([*SWEEP[:1], *SEARCHES[:2]], PAGE)
     assert "(2 of 3 seeds so far): 2 of 2 searches" in early and "claimed" not in early
-    assert "no point of a sweep" in early and "nothing is said of time" in early
+    assert "no point of a sweep" in early and "nothing is said of training" in early
     assert search_page.verdict(SWEEP, PAGE) == ""
 
 

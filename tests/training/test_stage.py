@@ -1,7 +1,7 @@
 """One stage: how many steps, which batches, which learning rate, and micro-batches that change nothing."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from thresher.errors import ConfigError, PredictionError
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.tasks.encode import Encoded, encode
 from thresher.tasks.task import Task
-from thresher.training.objective import Loss, finetune_loss, hard_loss
+from thresher.training.objective import Loss, Losses, finetune_loss, hard_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.snapshot import STATE
 from thresher.training.stage import (
@@ -199,6 +199,32 @@ def test_micro_batches_make_the_same_step(stage: str, accumulate: int) -> None:
     assert many.losses(stage) == pytest.approx(one.losses(stage), rel=1e-5)
 
 
+def test_a_loss_in_parts_makes_the_same_step_with_one_part_in_memory_at_a_time() -> None:
+    happened: list[str] = []
+
+    def step(loss: Callable[[nn.Module, dict[str, Tensor]], Losses]) -> tuple[dict[str, Tensor], Recorder]:
+        model = gated_model(dropout=0.0)
+        gates_of(model).set_mode("off")
+        model.classifier.register_full_backward_hook(lambda *_: happened.append("backward"))
+        plan = StagePlan(name="finetune", steps=1, loss=loss)
+        settings = replace(SETTINGS, clip=1e9)
+        recorder = train(model, plan, settings, optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
+        return weights_of(model), recorder
+
+    def in_parts(model: nn.Module, batch: dict[str, Tensor]) -> Iterator[Loss]:
+        for share in (0.25, 0.75):
+            happened.append("forward")
+            yield Loss(total=share * finetune_loss(model, batch).total)
+
+    whole, one = step(finetune_loss)
+    happened.clear()
+    split, many = step(in_parts)
+    assert happened == ["forward", "backward"] * 2
+    for name in whole:
+        torch.testing.assert_close(split[name], whole[name], atol=1e-6, rtol=1e-5)
+    assert many.losses("finetune") == pytest.approx(one.losses("finetune"), rel=1e-5)
+
+
 def test_training_follows_the_schedule_and_gives_the_rates_back() -> None:
     model = gated_model()
     gates_of(model).set_mode("off")
@@ -287,7 +313,7 @@ def test_a_step_without_finite_gradients_changes_nothing(device: str) -> None:
         progress=said,
         device=device,
     )
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+    before = {name: value.cpu().clone() for name, value in model.state_dict().items()}
     standing = trainer.fit()
     after = {name: value.cpu() for name, value in model.state_dict().items()}
     assert all(bool(torch.isfinite(value).all()) for name, value in after.items() if "thresholds" not in name)

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -94,24 +94,23 @@ class Lat(Method):
             for mine, new in zip(self._drawn, drawn, strict=True):
                 mine.copy_(new)
 
-    def hard_loss(self, model: nn.Module, batch: dict[str, Tensor], *, teacher: nn.Module | None) -> Loss:
-        """The sandwich: the full model learns the task, the smallest and two random ones learn from the full one."""
+    def hard_loss(self, model: nn.Module, batch: dict[str, Tensor], *, teacher: nn.Module | None) -> Iterator[Loss]:
+        """The sandwich, averaged: the full model learns the task, the smallest and two random ones learn from it."""
+        assert self._drawn is not None  # before the step
+        share = 1 / (1 + len(self._drawn[0]))
         gates, inputs = gates_of(model), model_inputs(batch)
         gates.set_mode("off")
         logits = model(**inputs).logits
         gates.set_mode("hard")
-        losses = [task_loss(logits, batch["labels"])]
-        costs = [torch.ones((), device=logits.device)]
-        assert self._drawn is not None  # before the step
+        yield Loss(total=share * task_loss(logits, batch["labels"]), flops=torch.full((), share, device=logits.device))
         on_cpu = logits.device.type == "cpu"  # a recorded step has tensors of one length
         for lengths, left_out in zip(*self._drawn, strict=True):
             with self.rule.trying(lengths), gates.leaving_out(left_out), gates.shortening(on_cpu):
                 small = model(**inputs).logits
             trace = gates.trace
             assert trace is not None  # the forward pass above leaves one
-            losses.append(distillation_loss(small, logits.detach(), temperature=1.0))
-            costs.append(relative_flops(self.run.shape, trace.lengths(), trace.kept()))
-        return Loss(total=torch.stack(losses).mean(), flops=torch.stack(costs).mean())
+            flops = relative_flops(self.run.shape, trace.lengths(), trace.kept())
+            yield Loss(total=share * distillation_loss(small, logits.detach(), temperature=1.0), flops=share * flops)
 
     def _lengths(
         self, rate: float, pick: Callable[[int, int], int], *, left_out: frozenset[int] = frozenset()

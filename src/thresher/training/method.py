@@ -13,7 +13,7 @@ from thresher.core.cost import EncoderShape
 from thresher.models.attach import gates_of
 from thresher.models.rules import Rule
 from thresher.training.budget import GateScaler, Scaler, check_reachable, nudge, resting_from, scale_to_target
-from thresher.training.objective import Loss, hard_loss, soft_loss
+from thresher.training.objective import Loss, Losses, hard_loss, soft_loss
 from thresher.training.progress import Silent
 
 
@@ -91,7 +91,7 @@ class Method:
     def before_hard_step(self, progress: float) -> None:
         """Chance is seeded for the step. A recorded step sees what is put into tensors here."""
 
-    def hard_loss(self, model: nn.Module, batch: dict[str, Tensor], *, teacher: nn.Module | None) -> Loss:
+    def hard_loss(self, model: nn.Module, batch: dict[str, Tensor], *, teacher: nn.Module | None) -> Losses:
         return hard_loss(model, batch, config=self.config, shape=self.run.shape, teacher=teacher)
 
     def after_hard_step(self, step: int, *, steps: int, flops: float | None, kept: list[float]) -> None:

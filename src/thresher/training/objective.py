@@ -1,5 +1,6 @@
 """The loss of one micro-batch in each stage."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,10 @@ class Loss:
         parts = [self.total.reshape(1)]
         parts += [part.reshape(-1) for part in (self.flops, self.kept) if part is not None]
         return torch.cat([part.detach().float() for part in parts])
+
+
+# Parts add up, and each is done with before the next is computed, so that memory holds the activations of one.
+Losses = Loss | Iterator[Loss]
 
 
 def expected_kept(trace: Trace) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from thresher.errors import ConfigError, PredictionError
 from thresher.tasks.batches import batches
 from thresher.tasks.encode import Encoded, collate
-from thresher.training.objective import Loss
+from thresher.training.objective import Losses
 from thresher.training.optimizer import set_rate
 from thresher.training.progress import Silent
 from thresher.training.step import Recorded, Step
@@ -29,7 +29,7 @@ class StagePlan:
 
     name: str
     steps: int
-    loss: Callable[[nn.Module, dict[str, Tensor]], Loss]
+    loss: Callable[[nn.Module, dict[str, Tensor]], Losses]
     before_step: Callable[[float], None] = lambda progress: None
     after_step: Callable[[int, float | None, list[float]], None] = lambda step, flops, kept: None
     targets: Tensor | None = None

@@ -3,8 +3,9 @@
 A small encoder's step is some two thousand kernels of a few microseconds; replayed, they cost the host next to nothing.
 """
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from thresher.errors import RunError
 from thresher.models.attach import gates_of
-from thresher.training.objective import Loss
+from thresher.training.objective import Loss, Losses
 
 Batch = dict[str, Tensor]
 WARM_UP = 2  # steps of a shape before it is recorded: libraries allocate their workspaces in the first
@@ -31,7 +32,7 @@ class Step:
     where nothing is pruned.
     """
 
-    loss: Callable[[nn.Module, Batch], Loss]
+    loss: Callable[[nn.Module, Batch], Losses]
     model: Any
     optimizer: torch.optim.Optimizer
     accelerator: Accelerator
@@ -44,17 +45,29 @@ class Step:
         for index, (batch, weight) in enumerate(parts):
             last = index == len(parts) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
-                with torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16, enabled=self.bf16):
-                    loss = self.loss(self.model, batch)
-                self.accelerator.backward(loss.total * weight)
-            measured = loss.measured() * weight
-            sums = measured if sums is None else sums + measured
+                for loss in self._losses(batch):
+                    self.accelerator.backward(loss.total * weight)
+                    measured = loss.measured() * weight
+                    sums = measured if sums is None else sums + measured
         assert sums is not None  # a step has at least one part
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip)
         assert norm is not None  # accelerate gives it wherever gradients are not sharded
         self._update(spoiled=(~torch.isfinite(norm)).float())
         self.optimizer.zero_grad(set_to_none=True)
         return sums
+
+    def _losses(self, batch: Batch) -> Iterator[Loss]:
+        """Forward passes in the precision asked for; what the caller does between two of them is not."""
+        half = functools.partial(torch.autocast, self.accelerator.device.type, dtype=torch.bfloat16, enabled=self.bf16)
+        with half():
+            found = self.loss(self.model, batch)
+        parts = iter([found]) if isinstance(found, Loss) else found
+        while True:
+            with half():
+                part = next(parts, None)
+            if part is None:
+                return
+            yield part
 
     def _update(self, *, spoiled: Tensor) -> None:
         self.passed_over.add_(spoiled)
