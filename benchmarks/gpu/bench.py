@@ -4,7 +4,8 @@
         [--profile learned]
 
 Parts: qnli, squad, sst2 (all engines over batch sizes), torch-compile (the sizes of the targets, beside ours), growth
-(length 64..4096), kernels, scores (of the kernels, those that score and prune), profile.
+(length 64..4096), kernels, scores (of the kernels, those that score and prune), profile, latency (one text, engines in
+turns), clocks (of the device under load).
 The first part that prunes searches for thresholds and prints them; --thresholds skips that. --score value prunes by
 the other score, at thresholds of its own that keep as many tokens; --profile learned by that too, and as many tokens
 as the default method's model keeps.
@@ -21,6 +22,7 @@ import torch
 from rivals import hugging_face, padded, sorted_batches
 from setting import KEPT, LENGTHS, Setting, base_model, lengths_like, texts_of, wait, whole_times
 from single_kernels import measure_kernels, measure_scores
+from steady import measure_clocks, measure_latency
 
 from thresher.core.cost import engine_macs
 from thresher.engine.backends.reference import DTYPES
@@ -205,6 +207,8 @@ def main() -> None:
         "kernels": measure_kernels,
         "scores": measure_scores,
         "profile": profile,
+        "latency": measure_latency,
+        "clocks": measure_clocks,
     }
     wanted = arguments.parts.split(",")
     for name in wanted:

@@ -1,0 +1,31 @@
+"""benchmarks/gpu/steady.py: what is made of nvidia-smi's readings, and of calls with pauses."""
+
+import importlib
+import sys
+from typing import Any
+
+import measuring
+
+
+def steady() -> Any:
+    sys.path.insert(0, str(measuring.HERE / "gpu"))
+    return importlib.import_module("steady")
+
+
+def test_readings_become_medians_and_reasons() -> None:
+    lines = [
+        ["1980", "1980", "300.5", "700.0", "0x0000000000000000"],
+        ["1500", "1980", "700.0", "700.0", "0x0000000000000004"],
+        ["1600", "1980", "699.0", "700.0", "0x0000000000000004"],
+    ]
+    found = steady().summary_of(lines)
+    assert found["sm_mhz"] == 1600 and found["watts"] == 699 and found["most_sm_mhz"] == 1980 and found["readings"] == 3
+    assert found["reasons"] == ["0x0000000000000000", "0x0000000000000004"]
+    assert steady().summary_of([]) == {}
+
+
+def test_calls_are_timed_after_a_warm_up_and_at_least_once() -> None:
+    calls: list[int] = []
+    assert len(steady().timed(lambda: calls.append(1), seconds=0.0, pause=0.0)) >= 1
+    times = steady().timed(lambda: calls.append(1), seconds=0.05, pause=0.01)
+    assert 1 <= len(times) <= 6 < len(calls) and max(times) < 10
