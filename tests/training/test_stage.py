@@ -225,6 +225,21 @@ def test_a_loss_in_parts_makes_the_same_step_with_one_part_in_memory_at_a_time()
     assert many.losses("finetune") == pytest.approx(one.losses("finetune"), rel=1e-5)
 
 
+def test_cudnn_does_not_compute_attention_in_training() -> None:
+    """Its gradients are not finite at some lengths; what else runs in the process keeps its choice."""
+    seen: list[bool] = []
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Loss:
+        seen.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return finetune_loss(model, batch)
+
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    model = gated_model()
+    gates_of(model).set_mode("off")
+    train(model, StagePlan(name="finetune", steps=2, loss=loss), SETTINGS)
+    assert seen == [False, False] and torch.backends.cuda.cudnn_sdp_enabled() is before
+
+
 def test_training_follows_the_schedule_and_gives_the_rates_back() -> None:
     model = gated_model()
     gates_of(model).set_mode("off")

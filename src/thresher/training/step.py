@@ -3,16 +3,16 @@
 A small encoder's step is some two thousand kernels of a few microseconds; replayed, they cost the host next to nothing.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from thresher.errors import RunError
@@ -20,6 +20,9 @@ from thresher.models.attach import gates_of
 from thresher.training.objective import Loss, Losses
 
 Batch = dict[str, Tensor]
+# Not cuDNN's: with a mask and 64, 192, ... tokens its backward pass gives NaN (pytorch issue 196678), and recorded
+# steps have such lengths.
+ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 WARM_UP = 2  # steps of a shape before it is recorded: libraries allocate their workspaces in the first
 
 
@@ -57,17 +60,22 @@ class Step:
         return sums
 
     def _losses(self, batch: Batch) -> Iterator[Loss]:
-        """Forward passes in the precision asked for; what the caller does between two of them is not."""
-        half = functools.partial(torch.autocast, self.accelerator.device.type, dtype=torch.bfloat16, enabled=self.bf16)
-        with half():
+        """Forward passes one by one; what the caller does between two of them is not under their settings."""
+        with self._forward():
             found = self.loss(self.model, batch)
         parts = iter([found]) if isinstance(found, Loss) else found
         while True:
-            with half():
+            with self._forward():
                 part = next(parts, None)
             if part is None:
                 return
             yield part
+
+    @contextmanager
+    def _forward(self) -> Iterator[None]:
+        device = self.accelerator.device.type
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=self.bf16), sdpa_kernel(ATTENTION):
+            yield
 
     def _update(self, *, spoiled: Tensor) -> None:
         self.passed_over.add_(spoiled)
