@@ -46,6 +46,13 @@ def test_table(timed: list[str], tmp_path: Path) -> None:
     assert tmp_path.name in said.replace(" ", "")
 
 
+def test_a_long_path_is_not_cut(timed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("long" * 30)
+    monkeypatch.setenv("THRESHER_CACHE", str(folder))
+    said = tiny.succeeds("doctor").out.replace("│", " ")
+    assert "long" * 30 in "".join(said.split()) and "…" not in said
+
+
 def test_fresh_measures_anew(timed: list[str]) -> None:
     tiny.succeeds("doctor")
     tiny.succeeds("doctor")

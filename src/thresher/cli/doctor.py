@@ -44,6 +44,8 @@ def doctor(
         print_json(found)
         return
     table = Table(show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # a path that is cut cannot be copied
     # rich reads [words] as styles; names of extras such as thresher[demo] must be escaped
     table.add_row("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items()))
     table.add_row("processor", f"{found['cpu']}, {found['cores']} core{'s' if found['cores'] != 1 else ''}")
