@@ -216,6 +216,13 @@ class TrainConfig(Settings):
         "hidden states to match: 'first_token' (of every layer) or 'embeddings' (of every live token; the paper's)",
         choices=("first_token", "embeddings"),
     )
+    widths: tuple[float, ...] = setting(
+        (1.0, 3.0, 5.0, 8.0),
+        "layers of a 12-layer model, scaled to others, over which the tokens fall: a shape for each, of which the one "
+        "nearest to the dense model is trained to the end",
+        above=0.0,
+        of=("learned",),
+    )
     cumulative_scores: bool = setting(
         False, "rank tokens by the sum of their scores in all layers so far", of=("spatten",)
     )
@@ -257,6 +264,8 @@ class TrainConfig(Settings):
                 f"method = '{self.method}' learns nothing that lambda_ = {self.lambda_} could price"
                 f"{' (recipe paper has it)' if self.recipe == 'paper' else ''}; give target_flops, or method soft"
             )
+        if not self.widths or any(isinstance(width, bool | str) for width in self.widths):
+            raise ConfigError(f"widths = {list(self.widths)} must be numbers of layers, at least one")
         if self.accumulate > self.batch_size:
             raise ConfigError(f"accumulate = {self.accumulate} is larger than batch_size = {self.batch_size}")
 

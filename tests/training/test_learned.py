@@ -84,6 +84,20 @@ def test_shapes_differ_and_one_is_left_however_few_the_steps(layers: int, shapes
         assert rule.in_race() == [int(rule.racing.nonzero())]
 
 
+def test_one_width_is_one_shape_without_a_race() -> None:
+    """Half of the layers here, in the unit of twelve: tokens fall over three of six."""
+    model = gated_model(layers=LAYERS)
+    recorder = Recorder()
+    config = quick(method="learned", target_flops=0.6, max_steps=8, widths=[6])
+    trainer = trainer_for(model, config, method=method_named("learned"), progress=recorder)
+    rule = gates_of(model).rule
+    assert isinstance(rule, Shapes) and len(rule.racing) == 1
+    trainer.fit()
+    falls = -torch.diff(rule.shares[0], prepend=torch.ones(1))[:-1]
+    assert falls.sum() == pytest.approx(1.0) and falls.max() <= 1 / 3 + 0.01
+    assert not [text for text in recorder.notes if text.startswith("divergence")]
+
+
 def test_the_last_layer_collapses_where_it_is_asked_to() -> None:
     for collapse_last in (True, False):
         model = gated_model(layers=LAYERS, collapse_last=collapse_last)

@@ -18,7 +18,6 @@ from thresher.models.rules import Rule
 from thresher.training.budget import resting_from
 from thresher.training.method import Method
 
-WIDTHS = (1.0, 3.0, 5.0, 8.0)  # layers of a 12-layer model over which the shares fall; scaled to others
 ROUNDS = (0.15, 0.3)  # of the steps, after which the worse half of the shapes goes
 GAIN = 0.1  # of a threshold's logarithm, for the error of its layer's share
 
@@ -122,7 +121,7 @@ class Learned(Method):
             raise ConfigError(
                 "method = 'learned' ends in layers that keep only protected tokens; add 'first' to protect"
             )
-        self._widths = list(dict.fromkeys(max(1.0, width * layers / 12) for width in WIDTHS))
+        self._widths = list(dict.fromkeys(max(1.0, width * layers / 12) for width in self.config.widths))
         self.searches = len(self._widths)
         mean_score = 1.0 if config.scale == "relative" else 1.0 / float(self.run.lengths.float().mean())
         self._begin_with(Shapes(len(self._widths), layers, floor=0.01 * mean_score))
