@@ -19,6 +19,7 @@ OURS = ("thresher-dense", "thresher-pruned")
 # By the method whose trained model says how many tokens every layer keeps; the first is what users get.
 PROFILES = {"learned": "`learned`, 0.46 of the FLOPs", "soft": "`soft`, 0.51"}
 SHOWN = next(iter(PROFILES))
+SCORED = {"learned": "scored by value", "soft": "scored"}  # as the method does
 NAMES = {
     ("hf-eager", "padded"): "Hugging Face eager, padded",
     ("hf-sdpa", "padded"): "Hugging Face SDPA, padded",
@@ -30,6 +31,7 @@ NAMES = {
     ("thresher-pruned", "sync"): "**thresher pruned, sync**",
     ("thresher-pruned", "graph"): "**thresher pruned, graph**",
 }
+RIVAL = ("torch-unpadded", "dense")  # the fastest without padding
 LINES = {
     ("hf-sdpa", "padded"): ("HF SDPA", "#999999", ":"),
     ("hf-sdpa", "sorted"): ("HF sorted", "#999999", "--"),
@@ -40,24 +42,34 @@ LINES = {
 }
 
 
-def measured(bench: str, profile: str | None = None) -> list[Row]:
-    """The newest row of every measurement of a kind; of the calls with the tokens that one method's model keeps."""
-    rows = [row for row in read_rows(RECORDS) if row["bench"] == bench and "ms_p50" in row]
+def measured(bench: str, profile: str | None = None, lengths: str | None = None) -> list[Row]:
+    """The newest row of every measurement of a kind. With a profile: of the tokens that this method's model keeps, and
+    all of one call, the newest that ran our pruned engine on these lengths; times of two calls do not compare."""
+    rows = [row for row in read_rows(RECORDS) if row["bench"] == bench and "ms_p50" in row and row["dtype"] == "fp16"]
     if profile is not None:
         rows = [row for row in rows if ("--profile learned" in row["command"]) == (profile == "learned")]
         rows = [{**row, "engine": row["engine"].removesuffix("-learned")} for row in rows]
-    keys = ("engine", "mode", "dtype", "lengths", "batch")
+        calls = [row["created"] for row in rows if row["engine"] == OURS[1] and lengths in (None, row["lengths"])]
+        rows = [row for row in rows if row["created"] == max(calls, default="")]
+    keys = ("engine", "mode", "lengths", "batch")
     return list({tuple(row[key] for key in keys): row for row in rows}.values())
 
 
-def one(rows: Sequence[Row], engine: str, *, lengths: str, batch: int, mode: str | None = None) -> Row:
+def one(rows: Sequence[Row], engine: str, *, lengths: str, batch: int, mode: str | None = None) -> Row | None:
     """The row of an engine; ours in the faster of the two modes, unless one is asked for."""
     found = [
         row
         for row in rows
         if (row["engine"], row["lengths"], row["batch"]) == (engine, lengths, batch) and mode in (None, row["mode"])
     ]
-    return min(found, key=lambda row: row["ms_p50"])
+    return min(found, key=lambda row: row["ms_p50"], default=None)
+
+
+def ours(rows: Sequence[Row], *, lengths: str, batch: int) -> tuple[Row, Row]:
+    """Our dense and our pruned engine."""
+    dense, pruned = (one(rows, name, lengths=lengths, batch=batch) for name in OURS)
+    assert dense is not None and pruned is not None  # measured in every call
+    return dense, pruned
 
 
 def targets() -> str:
@@ -66,11 +78,10 @@ def targets() -> str:
     lines = ["| | target | " + " | ".join(PROFILES.values()) + " |", "|---" * (len(PROFILES) + 2) + "|"]
     for what, target in next(iter(found.values())):
         lines.append(f"| {what} | {target} | " + " | ".join(found[name][what, target] for name in PROFILES) + " |")
-    kernels = measured("kernels")
     for length in (64, 128, 256, 512):
-        share = score_cost(kernels, length)
-        same = said(f"{share:.1%}", met=share <= 0.05)
-        lines.append(f"| scores, share of a layer at {length} tokens | <= 5% |" + f" {same} |" * len(PROFILES))
+        shares = [score_cost(length, SCORED[profile]) for profile in PROFILES]
+        cells = " | ".join(said(f"{share:.1%}", met=share <= 0.05) for share in shares)
+        lines.append(f"| scores, share of a layer at {length} tokens | <= 5% | {cells} |")
     return "\n".join(lines)
 
 
@@ -79,41 +90,57 @@ def said(found: str, *, met: bool) -> str:
 
 
 def speeds(profile: str) -> dict[tuple[str, str], str]:
-    """(what, target) -> what was measured, all of it in one call."""
-    rows = measured("engines", profile)
-    dense, pruned, padded, compiled = (
-        one(rows, name, lengths="qnli", batch=256, mode=mode)
-        for name, mode in ((OURS[0], None), (OURS[1], None), ("hf-sdpa", "padded"), ("hf-compile", None))
-    )
-    alone = [one(rows, name, lengths="qnli", batch=1)["ms_p50"] for name in (OURS[1], OURS[0], "hf-compile")]
+    """(what, target) -> what was measured, every ratio of one call; nothing where a rival is of another."""
+    rows = measured("engines", profile, "qnli")
+    dense, pruned = ours(rows, lengths="qnli", batch=256)
     speedup, saved = dense["ms_p50"] / pruned["ms_p50"], 1 / pruned["engine_relative_flops"]
     found = {
         ("batch 256, QNLI lengths, pruned against our dense engine: share of the FLOPs ratio", ">= 95%"): said(
             f"{speedup / saved:.0%}: {speedup:.2f}x of {saved:.2f}x", met=speedup / saved >= 0.95
         )
     }
-    for name, rival, least in (("Hugging Face SDPA, padded", padded, 6), ("torch.compile", compiled, 5)):
-        ratio = rival["ms_p50"] / pruned["ms_p50"]
-        text = f"{ratio:.1f}x ({rival['ms_p50']:.2f} ms / {pruned['ms_p50']:.2f} ms)"
-        found[f"batch 256, pruned against {name}", f">= {least}x"] = said(text, met=ratio >= least)
+    for name, engine, least in (("Hugging Face SDPA, padded", "hf-sdpa", 6), ("torch.compile", "hf-compile", 5)):
+        rival = one(rows, engine, lengths="qnli", batch=256, mode="padded")
+        ratio = 0.0 if rival is None else rival["ms_p50"] / pruned["ms_p50"]
+        text = "" if rival is None else f"{ratio:.1f}x ({rival['ms_p50']:.2f} ms / {pruned['ms_p50']:.2f} ms)"
+        found[f"batch 256, pruned against {name}", f">= {least}x"] = text and said(text, met=ratio >= least)
     rate = dense["useful_tflops"]
     found["batch 256, dense engine, useful TFLOP/s", ">= 450"] = said(f"{rate:.0f}", met=rate >= 450)
-    text = f"{alone[0]:.2f} ms (our dense engine {alone[1]:.2f}, torch.compile {alone[2]:.2f})"
-    found["batch 1, pruned", "<= 0.45 ms"] = said(text, met=alone[0] <= 0.45)
+    found["batch 1, pruned", "<= 0.45 ms"] = said_of_one_text(measured("latency", profile, "qnli") or rows)
     return found
 
 
-def score_cost(kernels: Sequence[Row], length: int) -> float:
+def said_of_one_text(rows: Sequence[Row]) -> str:
+    """In turns, where that was measured."""
+    dense, pruned = ours(rows, lengths="qnli", batch=1)
+    compiled = one(rows, "hf-compile", lengths="qnli", batch=1)
+    others = f"our dense engine {dense['ms_p50']:.2f}"
+    others += "" if compiled is None else f", torch.compile {compiled['ms_p50']:.2f}"
+    return said(f"{pruned['ms_p50']:.2f} ms ({others})", met=pruned["ms_p50"] <= 0.45)
+
+
+def score_cost(length: int, scored: str) -> float:
     """What scores add to attention, over the time of a base-size layer at 500 TFLOP/s."""
-    runs = [row for row in kernels if row["engine"] == "attention" and row["lengths"] == f"n={length}"]
+    runs = [row for row in measured("kernels") if row["engine"] == "attention" and row["lengths"] == f"n={length}"]
     times = {row["mode"]: row["ms_p50"] for row in runs}
     tokens, width = runs[0]["batch"] * length, 768
     layer = 2 * (12 * tokens * width**2 + 2 * tokens * length * width) / 500e9
-    return float((times["scored"] - times["plain"]) / layer)
+    return float((times[scored] - times["plain"]) / layer)
+
+
+def clocks_table() -> str:
+    lines = ["| dense engine, batch 256 | ms | useful TFLOP/s | MHz (at most) | W (at most) |", "|---" * 5 + "|"]
+    for row in measured("clocks"):
+        clock, power = (
+            f"{row['sm_mhz']:.0f} ({row['most_sm_mhz']:.0f})",
+            f"{row['watts']:.0f} ({row['most_watts']:.0f})",
+        )
+        lines.append(f"| {row['mode']} | {row['ms_p50']:.2f} | {row['useful_tflops']:.0f} | {clock} | {power} |")
+    return "\n".join(lines) if len(lines) > 2 else "Not measured yet: `bench.py clocks`."
 
 
 def engines_table(lengths: str) -> str:
-    rows = [row for row in measured("engines", SHOWN) if row["lengths"] == lengths]
+    rows = [row for row in measured("engines", SHOWN, lengths) if row["lengths"] == lengths]
     batches = sorted({row["batch"] for row in rows})
     found = {(row["engine"], row["mode"], row["batch"]): row for row in rows}
     lines = [f"| {LENGTHS[lengths]}, ms | " + " | ".join(f"batch {batch}" for batch in batches) + " |"]
@@ -126,13 +153,13 @@ def engines_table(lengths: str) -> str:
 
 
 def throughput_figure() -> None:
-    rows, pyplot = measured("engines", SHOWN), plotting()
+    pyplot = plotting()
     figure, panels = pyplot.subplots(1, 3, figsize=(14.5, 4.6), constrained_layout=True)
     for axes, (lengths, title) in zip(panels, LENGTHS.items(), strict=True):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         ends = []
-        here = [row for row in rows if row["lengths"] == lengths]
+        here = [row for row in measured("engines", SHOWN, lengths) if row["lengths"] == lengths]
         for (engine, mode), (name, colour, style) in LINES.items():
             best: dict[int, Row] = {}
             for row in here:
@@ -152,8 +179,7 @@ def throughput_figure() -> None:
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("texts per batch")
     panels[0].set_ylabel("texts per second")
-    newest = rows[-1]
-    figure.suptitle(f"Base-size encoder, {newest['dtype']}, {newest['device']}; ours in the faster mode", fontsize=11)
+    figure.suptitle(f"Base-size encoder, fp16, {here[-1]['device']}; ours in the faster mode", fontsize=11)
     save_figure(figure, HERE / "throughput")
     pyplot.close(figure)
 
@@ -227,7 +253,6 @@ def checks_table() -> str:
 
 def front_table() -> str:
     """For the front page: against the strongest unpadded rival at batch 256, and one text alone."""
-    rows = measured("engines", SHOWN)
     names = ("hf-sdpa", "hf-compile", "torch-unpadded", *OURS)
     sizes = [("qnli", 256), ("squad", 256), ("qnli", 1)]
     heads = [f"{lengths} lengths, batch {batch}: texts/s" for lengths, batch in sizes[:2]] + ["one text, ms"]
@@ -236,12 +261,11 @@ def front_table() -> str:
         mode = "padded" if name.startswith("hf") else None
         cells = []
         for lengths, batch in sizes:
-            try:
-                row = one(rows, name, lengths=lengths, batch=batch, mode=mode)
-            except ValueError:  # torch.compile was measured at the targets' sizes only
+            rows = measured("engines", SHOWN, lengths)
+            row, rival = (one(rows, each, lengths=lengths, batch=batch, mode=m) for each, m in ((name, mode), RIVAL))
+            if row is None or rival is None:  # torch.compile was measured at the targets' sizes only
                 cells.append("")
                 continue
-            rival = one(rows, "torch-unpadded", lengths=lengths, batch=batch)
             ratio = rival["ms_p50"] / row["ms_p50"]
             cells.append(f"{row['ms_p50']:.2f}" if batch == 1 else f"{row['sequences_per_s']:,.0f} ({ratio:.2f}x)")
         shown = NAMES[(name, "graph") if name in OURS else (name, mode or "dense")].removesuffix(", graph")
@@ -257,6 +281,7 @@ def parts() -> dict[str, Any]:
         "kernels": kernels_table,
         "decisions": decisions_table,
         "checks": checks_table,
+        "clocks": clocks_table,
     }
 
 

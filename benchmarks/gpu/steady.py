@@ -35,7 +35,8 @@ def measure_latency(setting: Setting) -> None:
             rounds[key].append(float(np.median(whole_times(work, device, seconds=0.01 if tiny else 0.05))))
     for (engine_name, mode), times in rounds.items():
         row = {"bench": "latency", "engine": engine_name, "mode": mode, "lengths": "qnli", "batch": 1}
-        setting.record(**row, ms_p50=float(np.median(times)), ms_p10=min(times), ms_p90=max(times), repeats=len(times))
+        low, middle, high = np.quantile(times, (0.1, 0.5, 0.9)).tolist()
+        setting.record(**row, ms_p50=middle, ms_p10=low, ms_p90=high, repeats=len(times))
 
 
 def measure_clocks(setting: Setting) -> None:
@@ -77,14 +78,14 @@ class Readings:
     """Of nvidia-smi, while the block runs; the second half counts."""
 
     def __init__(self, device: str) -> None:
-        self._command = ["nvidia-smi", f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits"]
         self._on_gpu, self._text = device != "cpu", ""
+        number = torch.cuda.current_device() if self._on_gpu else 0
+        self._command = ["nvidia-smi", f"--id={number}", f"--query-gpu={','.join(ASKED)}"]
+        self._command += ["--format=csv,noheader,nounits", f"--loop-ms={EVERY_MS}"]
 
     def __enter__(self) -> "Readings":
         if self._on_gpu:
-            self._process = subprocess.Popen(
-                [*self._command, f"--loop-ms={EVERY_MS}"], stdout=subprocess.PIPE, text=True
-            )
+            self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -245,8 +245,9 @@ def test_bench_on_the_device(finished: Path, stock: Stock) -> None:
     assert all(row["why"] for row in result["missing"])
     assert "NVIDIA" in result["device"] and "triton" in result["versions"]
     assert "max_memory_allocated" in result["memory"] and "max_memory_reserved" in result["memory"]
-    # A tiny engine may find room in what other rows have reserved.
-    assert all(row["peak_mib"] > 0 and row["peak_reserved_mib"] >= 0 for row in rows.values())
+    assert all(row["peak_mib"] > 0 for row in rows.values())
+    # A tiny engine may find room in what other rows have reserved; not all of them do.
+    assert any(row["peak_reserved_mib"] > 0 for row in rows.values())
     assert rows[("torch unpadded", "fp16", None)]["attention"] == "torch.nn.attention.varlen"
     assert all(row["agreement"] >= 0.8 for key, row in rows.items() if key[0] != "thresher pruned")
 

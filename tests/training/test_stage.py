@@ -199,7 +199,9 @@ def test_micro_batches_make_the_same_step(stage: str, accumulate: int) -> None:
     assert many.losses(stage) == pytest.approx(one.losses(stage), rel=1e-5)
 
 
-def test_a_loss_in_parts_makes_the_same_step_with_one_part_in_memory_at_a_time() -> None:
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_loss_in_parts_makes_the_same_step_with_one_part_in_memory_at_a_time(accumulate: int, bf16: bool) -> None:
     happened: list[str] = []
 
     def step(loss: Callable[[nn.Module, dict[str, Tensor]], Losses]) -> tuple[dict[str, Tensor], Recorder]:
@@ -207,7 +209,7 @@ def test_a_loss_in_parts_makes_the_same_step_with_one_part_in_memory_at_a_time()
         gates_of(model).set_mode("off")
         model.classifier.register_full_backward_hook(lambda *_: happened.append("backward"))
         plan = StagePlan(name="finetune", steps=1, loss=loss)
-        settings = replace(SETTINGS, clip=1e9)
+        settings = replace(SETTINGS, clip=1e9, accumulate=accumulate, bf16=bf16)
         recorder = train(model, plan, settings, optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
         return weights_of(model), recorder
 
@@ -219,14 +221,15 @@ def test_a_loss_in_parts_makes_the_same_step_with_one_part_in_memory_at_a_time()
     whole, one = step(finetune_loss)
     happened.clear()
     split, many = step(in_parts)
-    assert happened == ["forward", "backward"] * 2
+    assert happened == ["forward", "backward"] * 2 * accumulate
+    off = 1e-2 if bf16 else 1e-6
     for name in whole:
-        torch.testing.assert_close(split[name], whole[name], atol=1e-6, rtol=1e-5)
-    assert many.losses("finetune") == pytest.approx(one.losses("finetune"), rel=1e-5)
+        torch.testing.assert_close(split[name], whole[name], atol=off, rtol=10 * off)
+    assert many.losses("finetune") == pytest.approx(one.losses("finetune"), rel=10 * off)
 
 
 def test_cudnn_does_not_compute_attention_in_training() -> None:
-    """Its gradients are not finite at some lengths; what else runs in the process keeps its choice."""
+    """Its gradients are not finite at some lengths. Other choices stay, and this one comes back after the step."""
     seen: list[bool] = []
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Loss:

@@ -77,6 +77,21 @@ def test_recorded_steps_see_what_lat_draws_for_them() -> None:
             torch.testing.assert_close(ours[key], value, atol=1e-3, rtol=1e-2, msg=lambda text, n=key: f"{n}: {text}")
 
 
+def test_gradients_of_masked_attention_are_finite_far_below_zero() -> None:
+    """64 tokens whose logits are all about -120: cuDNN's backward pass gives NaN for the queries."""
+    torch.manual_seed(0)
+    parts = [torch.randn(1, 1, 64, 64, device="cuda", dtype=torch.bfloat16) * size for size in (0.1, 0.1, 1.0)]
+    query, key, value = parts
+    query[..., 0], key[..., 0] = 1.0, -120.0 * 8
+    for part in parts:
+        part.requires_grad_()
+    mask = torch.ones(64, 64, dtype=torch.bool, device="cuda").tril()[None, None]
+    with module.without_cudnn_attention():
+        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    out.backward(torch.randn_like(out))
+    assert all(part.grad is not None and bool(torch.isfinite(part.grad).all()) for part in parts)
+
+
 def test_a_resumed_optimizer_is_all_on_the_gpu() -> None:
     """A fused optimizer's kernel reads its counter of steps there."""
     model = gated_model().to("cuda")

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from thresher.errors import RunError
@@ -20,10 +19,19 @@ from thresher.models.attach import gates_of
 from thresher.training.objective import Loss, Losses
 
 Batch = dict[str, Tensor]
-# Not cuDNN's: with a mask and 64, 192, ... tokens its backward pass gives NaN (pytorch issue 196678), and recorded
-# steps have such lengths.
-ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 WARM_UP = 2  # steps of a shape before it is recorded: libraries allocate their workspaces in the first
+
+
+@contextmanager
+def without_cudnn_attention() -> Iterator[None]:
+    """With a mask, at 64, 192, ... tokens and far below zero, the backward pass of cuDNN's gives NaN (pytorch issue
+    196678), and recorded steps have such lengths."""
+    allowed = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(allowed)
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ class Step:
     @contextmanager
     def _forward(self) -> Iterator[None]:
         device = self.accelerator.device.type
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=self.bf16), sdpa_kernel(ATTENTION):
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=self.bf16), without_cudnn_attention():
             yield
 
     def _update(self, *, spoiled: Tensor) -> None:
