@@ -26,7 +26,7 @@ WARM_UP = 2  # steps of a shape before it is recorded: libraries allocate their 
 def without_cudnn_attention() -> Iterator[None]:
     """With a mask, at 64, 192, ... tokens and far below zero, the backward pass of cuDNN's gives NaN (pytorch issue
     196678), and recorded steps have such lengths."""
-    allowed = torch.backends.cuda.cudnn_sdp_enabled()
+    allowed = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield
