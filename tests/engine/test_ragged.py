@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.engine.backends.cpu import groups_of_equal_length
-from thresher.engine.ragged import Ragged
+from thresher.engine.backends.cpu import Cpu, groups_of_equal_length
+from thresher.engine.ragged import Ragged, idle_rows
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
@@ -78,3 +78,19 @@ def test_groups_cover_every_row_once(lengths: list[int]) -> None:
     assert [length for _, count, length in groups for _ in range(count)] == lengths
     assert [start for start, _, _ in groups] == [sum(c * n for _, c, n in groups[:i]) for i in range(len(groups))]
     assert all(a[2] != b[2] for a, b in zip(groups, groups[1:], strict=False))
+
+
+@pytest.mark.parametrize(
+    ("rows", "whole"), [(1, 1), (25, 25), (52, 52), (53, 54), (131, 136), (257, 272), (1000, 1008), (1700, 1728)]
+)
+def test_steps_are_small_for_few_rows(rows: int, whole: int) -> None:
+    assert rows + idle_rows(rows, Cpu.row_step) == whole
+    assert idle_rows(rows, 1) == 0
+
+
+def test_few_rows_are_idle_and_few_shapes_there_are() -> None:
+    """A sixteenth at most; 16 or 32 shapes for every doubling, whole ones among them."""
+    whole = [rows + idle_rows(rows, Cpu.row_step) for rows in range(1, 8193)]
+    assert all(16 * (filled - rows) <= rows for rows, filled in enumerate(whole, 1))
+    assert whole == sorted(whole) and all(idle_rows(filled, Cpu.row_step) == 0 for filled in set(whole))
+    assert len(set(whole)) < 240

@@ -85,8 +85,13 @@ class Ragged:
 
 
 def idle_rows(rows: int, step: int) -> int:
-    """How many rows to add to get whole steps; steps grow with the rows, so that these stay below 4% of many."""
-    return -rows % (max(step, 1 << max(0, rows.bit_length() - 6)) if step > 1 else 1)
+    """How many rows to add to get whole steps.
+
+    `step` is for some hundred rows. Steps shrink below them, because a single text waits for its idle rows, and grow
+    above: at most a sixteenth of few rows is idle, and a thirty-second of many.
+    """
+    few, many = (1 << max(0, rows.bit_length() - bits) for bits in (5, 6))
+    return -rows % max(min(step, few), many) if step > 1 else 0
 
 
 def _starts(lengths: Tensor) -> Tensor:
