@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -189,27 +189,29 @@ class Engine:
         return with_bar(found, total=len(items) if isinstance(items, Sized) else None) if progress else found
 
     def _stream(self, stream: Iterator[Item], *, max_tokens: int, window: int) -> Iterator[Prediction]:
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            failure: list[Exception] = []
+        failure: list[Exception] = []
 
-            def prepare_next() -> "Future[tuple[list[EncodedText], list[Batch]]] | None":
-                """Read a window and prepare it in the background; what was read before a failure still counts."""
-                if failure:
-                    return None
-                chunk: list[Item] = []
-                try:
+        def read() -> list[Item]:
+            """The next window; what was read before a failure still counts."""
+            chunk: list[Item] = []
+            try:
+                if not failure:
                     chunk.extend(islice(stream, window))
-                except Exception as error:
-                    failure.append(error)
-                return pool.submit(self._prepare, chunk, max_tokens) if chunk else None
+            except Exception as error:
+                failure.append(error)
+            return chunk
 
-            pending = prepare_next()
-            while pending is not None:
-                encoded, batches = pending.result()
-                pending = prepare_next()
-                yield from self._predict_window(encoded, batches)
-            if failure:
-                raise failure[0]
+        chunk = read()
+        # The first window has no other to be prepared beside, and a single text would wait for the thread.
+        ready = self._prepare(chunk, max_tokens) if chunk else None
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            while ready is not None:
+                chunk = read()
+                pending = pool.submit(self._prepare, chunk, max_tokens) if chunk else None
+                yield from self._predict_window(*ready)
+                ready = None if pending is None else pending.result()
+        if failure:
+            raise failure[0]
 
     def _prepare(self, items: Sequence[Item], max_tokens: int) -> tuple[list[EncodedText], list[Batch]]:
         """A window's texts as tokens, and token-budget batches of similar lengths of those that are good."""
