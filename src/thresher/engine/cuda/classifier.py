@@ -1,13 +1,14 @@
 """A classifier on packed batches on an NVIDIA GPU, with the interface of PackedClassifier, in two ways of running."""
 
 import threading
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,10 +27,11 @@ from thresher.engine.weights import Weights
 from thresher.errors import ConfigError, ModelError
 
 MODES = ("auto", "sync", "graph")
+Numbers = npt.NDArray[Any]
 CUDA_DTYPES = ("fp16", "bf16", "fp32")  # fp32 is there for tests of decisions: it runs without tensor cores
 OLDEST = (8, 0)  # compute capability: Ampere, the first with bfloat16 and asynchronous copies
-# Graphs were faster, or as fast, at every size measured (benchmarks/gpu: up to 83,000 tokens); their memory grows with
-# their room.
+# Graphs were faster, or at most 3% slower, at every size measured (benchmarks/gpu: up to 83,000 tokens); their memory
+# grows with their room.
 GRAPH_UP_TO_TOKENS = 98_304
 
 
@@ -92,7 +94,7 @@ class CudaClassifier:
             return f"{self.mode} was asked for"
         return (
             f"batches of up to {GRAPH_UP_TO_TOKENS} tokens run as one CUDA graph, bigger ones with library products: "
-            "graphs were the faster wherever both were measured, see benchmarks/gpu"
+            "graphs were faster, or nearly as fast, wherever both were measured, see benchmarks/gpu"
         )
 
     def logits(
@@ -144,12 +146,11 @@ class CudaClassifier:
             return live, kept.rows[:total]
 
         logits = self.forward(inputs, live, settle)
-        starts = torch.stack(counted) if counted else torch.empty(0, layout.sequences + 1, dtype=torch.int32)
-        return self._output(self._to_host(logits), starts, batch)
+        return self._output(self._to_host(logits).numpy(), [starts.numpy() for starts in counted], batch)
 
     def _run_graph(self, batch: HostBatch) -> Output:
         logits, starts = self._apart(self.graphs(batch.buffer, batch.layout), batch.layout)
-        return self._output(logits, starts[1:], batch)
+        return self._output(logits, list(starts[1:]), batch)
 
     def _without_host(self, inputs: Inputs, layout: Layout, expected: Sequence[int] | None) -> Tensor:
         """Logits and the runs' starts after each pruning, in one int32 tensor: one copy brings them back."""
@@ -178,29 +179,29 @@ class CudaClassifier:
         logits = self.forward(inputs, live, settle)
         return torch.cat([logits.view(torch.int32).flatten(), inputs.cu_seqlens, *starts])
 
-    def _apart(self, result: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    def _apart(self, result: Tensor, layout: Layout) -> tuple[Numbers, Numbers]:
         """Logits (sequences, outputs), and the runs' starts at first and after each pruning."""
-        first = layout.sequences * self.outputs
-        logits = result[:first].view(torch.float32).view(layout.sequences, self.outputs)
-        return logits, result[first:].view(-1, layout.sequences + 1)
+        numbers, first = result.numpy(), layout.sequences * self.outputs
+        logits = numbers[:first].view(np.float32).reshape(layout.sequences, self.outputs)
+        return logits, numbers[first:].reshape(-1, layout.sequences + 1)
 
     def _tokens_seen(self, result: Tensor, layout: Layout) -> list[int]:
         """In all, and after each pruning."""
         seen: list[int] = self._apart(result, layout)[1][:, -1].tolist()
         return seen
 
-    def _output(self, logits: Tensor, starts: Tensor, batch: HostBatch) -> Output:
+    def _output(self, logits: Numbers, starts: Sequence[Numbers], batch: HostBatch) -> Output:
         """From what came back: lengths change at the pruning layers only, and in the end one token is passed on.
 
         In numpy, because a batch of one text has no time for a dozen operations of torch.
         """
-        texts, layers, alone = len(batch.lengths), self.shape.layers, self.alone
-        after = np.diff(starts.numpy(), axis=1)[:, :texts]
-        counts = np.concatenate([batch.lengths.numpy()[None], after])
-        kept = np.ones((texts, layers), np.int64)
-        pruning = self.forward.pruning_layers
-        kept[:, :alone] = counts[[bisect_right(pruning, layer) for layer in range(alone)]].T
-        return Output(logits=logits[:texts].clone(), kept=torch.from_numpy(kept))
+        texts = len(batch.lengths)
+        kept = np.ones((texts, self.shape.layers), np.int64)
+        lengths = [batch.lengths.numpy(), *(each[1 : texts + 1] - each[:texts] for each in starts)]
+        bounds = [0, *self.forward.pruning_layers, self.alone]
+        for found, (start, stop) in zip(lengths, pairwise(bounds), strict=True):
+            kept[:, start:stop] = found[:, None]
+        return Output(logits=torch.from_numpy(logits[:texts].copy()), kept=torch.from_numpy(kept))
 
     def _to_host(self, values: Tensor) -> Tensor:
         """Copied through pinned memory; waits for the GPU."""
