@@ -84,8 +84,32 @@ def test_a_row_that_fails_does_not_stop_the_others(error: Exception, tmp_path: P
         on_failure=lambda key, error: said.append((key["number"], error)),
     )
     assert progress == Progress(measured=2, recorded=2, left=1, failed=1)
-    assert said == [(3, error)]
+    assert said == [(3, error)] * parallel, "beside others it is tried twice"
     assert run(Squares(), tmp_path, NUMBERS, command=COMMAND) == Progress(measured=1, recorded=3, left=0)
+
+
+class Crowded(Squares):
+    """Fails while more than one row is measured at a time."""
+
+    def measure(self, key: Key, setting: Setting) -> Row | None:
+        with setting.place():
+            alone = not setting.places.acquire(blocking=False)
+            if not alone:
+                setting.places.release()
+                raise RunError("out of memory")
+            return super().measure(key, setting)
+
+
+def test_what_failed_beside_others_is_tried_again_with_fewer(tmp_path: Path) -> None:
+    said: list[int] = []
+    crowded = Crowded()
+    progress = run(
+        crowded, tmp_path, NUMBERS, command=COMMAND, parallel=4, on_failure=lambda key, _: said.append(key["number"])
+    )
+    assert progress == Progress(measured=3, recorded=3, left=0)
+    assert sorted(said) == sorted(crowded.measured) == [1, 2, 3]
+    late = Setting({"numbers": [1]}, deadline=time.monotonic() - 1)
+    assert run(Crowded(), tmp_path / "late", late, command=COMMAND, parallel=4) == Progress(0, 0, 1)
 
 
 def test_a_row_cut_off_by_the_deadline_comes_again(tmp_path: Path) -> None:
@@ -168,7 +192,9 @@ def test_a_run_is_kept_until_its_row_is_recorded(
 
     monkeypatch.setattr(runner, "append_record", full)
     progress = run(Training(), tmp_path, setting, command=COMMAND, parallel=parallel)
-    assert progress == Progress(measured=2, recorded=2, left=1, failed=1) and there == [True] * 3
+    assert progress == Progress(measured=2, recorded=2, left=1, failed=1) and there == [True] * (
+        3 if parallel == 1 else 4
+    )
     assert sorted(row["square"] for row in read_records(tmp_path / RECORDS)) == [4, 9]
     assert [path.name for path in setting.work.iterdir()] == ["1"]
 

@@ -19,6 +19,7 @@ from thresher.records import append_record, provenance, write_text
 
 RECORDS, CONFIG = "records.jsonl", "config.toml"
 MOST_ROWS = 256
+FEWER = 4  # times, when rows that failed beside others are tried again
 PATIENCE = 0.3  # seconds between two looks for an interruption
 Measured = Row | Exception | None  # a row, why there is none, or nothing where the deadline came first
 Each = Generator[tuple[Key, Measured], None, None]
@@ -55,15 +56,15 @@ def run(
     on_row: Callable[[Key, Row], None] = lambda key, row: None,
     on_failure: Callable[[Key, Exception], None] = lambda key, error: None,
 ) -> Progress:
-    """Measure the missing rows until the deadline, `parallel` at a time; one that fails does not stop the others.
-    `command` is what the records name as their origin, unless a row names its own.
+    """Measure the missing rows until the deadline, `parallel` at a time. One that fails does not stop the others, and
+    is tried again with fewer beside it: memory may have been short. `command` is what the records name as their
+    origin, unless a row names its own.
     """
     file = folder / RECORDS
     done = {_key(row, experiment) for row in read_records(file)}
     missing = [key for key in experiment.keys(setting.config) if _key(key, experiment) not in done]
     if missing:
         experiment.check(setting)
-    setting = replace(setting, places=threading.Semaphore(parallel), stopping=threading.Event())
     about = provenance(device=device, seed=None) | {"command": command}
     recording = threading.Lock()
 
@@ -86,19 +87,25 @@ def run(
             shutil.rmtree(run_folder, ignore_errors=True)  # what cannot be removed is in nobody's way
         return row
 
-    measured = failed = 0
-    alone = parallel == 1
-    with interruptions(at_once=alone) as interrupted:
-        each = _one_by_one(measure, missing) if alone else _in_threads(measure, missing, setting, interrupted)
-        with closing(each):
-            for key, row in each:
-                if isinstance(row, Exception):
-                    failed += 1
-                    on_failure(key, row)
-                elif row is not None:
-                    measured += 1
-                    on_row(key, row)
-    return Progress(measured, len(done) + measured, len(missing) - measured, failed)
+    measured, trying, alone = 0, missing, parallel == 1
+    failed: list[Key] = []
+    for places in [parallel] if alone else [parallel, max(1, parallel // FEWER)]:
+        setting = replace(setting, places=threading.Semaphore(places), stopping=threading.Event())
+        if setting.over():
+            break
+        failed = []
+        with interruptions(at_once=alone) as interrupted:
+            each = _one_by_one(measure, trying) if alone else _in_threads(measure, trying, setting, interrupted)
+            with closing(each):
+                for key, row in each:
+                    if isinstance(row, Exception):
+                        failed.append(key)
+                        on_failure(key, row)
+                    elif row is not None:
+                        measured += 1
+                        on_row(key, row)
+        trying = failed
+    return Progress(measured, len(done) + measured, len(missing) - measured, len(failed))
 
 
 def _one_by_one(measure: Callable[[Key], Measured], keys: Sequence[Key]) -> Each:
