@@ -45,6 +45,8 @@ def main() -> None:
         with ThreadPoolExecutor(max(1, len(parts))) as pool:
             rows += pool.map(lambda part, tool=tool: checked(part, tool, arguments), parts)
     about = provenance(device="cuda", seed=None)
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]  # no path of this machine
+    about["command"] = " ".join(["python", "benchmarks/gpu/check.py", *words])
     with arguments.out.open("a", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps({**row, **about}) + "\n")
