@@ -36,9 +36,10 @@ def refused(text: str) -> Any:
     ("values", "text"),
     [
         ({"batch_size": "32"}, "batch_size = '32' is of type str; it must be int"),
-        ({"widths": []}, "widths = [] must be numbers of layers, at least one"),
-        ({"widths": ["3"]}, "widths = ['3'] must be numbers of layers, at least one"),
-        ({"widths": [3, 0]}, "widths = 0 must be greater than 0.0"),
+        ({"widths": []}, "widths is empty; give at least one number of layers"),
+        ({"widths": [3, "5"]}, "widths = '5' is of type str; it must be float"),
+        ({"widths": [True]}, "widths = True is of type bool; it must be float"),
+        ({"widths": [3, 0]}, "widths = 0.0 must be greater than 0.0"),
         ({"batch_size": 32.0}, "batch_size = 32.0 is of type float; it must be int"),
         ({"batch_size": True}, "batch_size = True is of type bool; it must be int"),
         ({"batch_size": None}, "batch_size = None is of type NoneType; it must be int"),

@@ -99,8 +99,7 @@ def table(setting: Setting, name: str) -> None:
 
 def torch_compile(setting: Setting) -> None:
     """Minutes of compilation, so only the two sizes of the targets."""
-    model = base_model(attention="sdpa", **setting.sizes).to(setting.device, DTYPES[setting.dtype])
-    compiled = torch.compile(model, mode="reduce-overhead", dynamic=False)
+    compiled = setting.compiled()
     for batch in (1, 256):
         lengths = lengths_like("qnli", batch)
         about: dict[str, Any] = {"bench": "engines", "lengths": "qnli", "engine": "hf-compile", "mode": "padded"}

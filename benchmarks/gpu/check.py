@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from thresher.records import provenance
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measuring import made_by  # noqa: E402
 
 KERNELS = Path("tests/engine/kernels")
 PARTS: dict[str, list[str]] = {
@@ -44,9 +45,7 @@ def main() -> None:
         parts = CHECKED if tool else tuple(PARTS)
         with ThreadPoolExecutor(max(1, len(parts))) as pool:
             rows += pool.map(lambda part, tool=tool: checked(part, tool, arguments), parts)
-    about = provenance(device="cuda", seed=None)
-    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]  # no path of this machine
-    about["command"] = " ".join(["python", "benchmarks/gpu/check.py", *words])
+    about = made_by("gpu/check.py", device="cuda")
     with arguments.out.open("a", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps({**row, **about}) + "\n")

@@ -3,6 +3,7 @@
 python benchmarks/gpu/report.py
 """
 
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +32,6 @@ NAMES = {
     ("thresher-pruned", "sync"): "**thresher pruned, sync**",
     ("thresher-pruned", "graph"): "**thresher pruned, graph**",
 }
-RIVAL = ("torch-unpadded", "dense")  # the fastest without padding
 LINES = {
     ("hf-sdpa", "padded"): ("HF SDPA", "#999999", ":"),
     ("hf-sdpa", "sorted"): ("HF sorted", "#999999", "--"),
@@ -42,10 +42,15 @@ LINES = {
 }
 
 
+@functools.cache
+def records() -> list[Row]:
+    return read_rows(RECORDS)
+
+
 def measured(bench: str, profile: str | None = None, lengths: str | None = None) -> list[Row]:
     """The newest row of every measurement of a kind. With a profile: of the tokens that this method's model keeps, and
     all of one call, the newest that ran our pruned engine on these lengths; times of two calls do not compare."""
-    rows = [row for row in read_rows(RECORDS) if row["bench"] == bench and "ms_p50" in row and row["dtype"] == "fp16"]
+    rows = [row for row in records() if row["bench"] == bench and "ms_p50" in row and row["dtype"] == "fp16"]
     if profile is not None:
         rows = [row for row in rows if ("--profile learned" in row["command"]) == (profile == "learned")]
         rows = [{**row, "engine": row["engine"].removesuffix("-learned")} for row in rows]
@@ -131,10 +136,8 @@ def score_cost(length: int, scored: str) -> float:
 def clocks_table() -> str:
     lines = ["| dense engine, batch 256 | ms | useful TFLOP/s | MHz (at most) | W (at most) |", "|---" * 5 + "|"]
     for row in measured("clocks"):
-        clock, power = (
-            f"{row['sm_mhz']:.0f} ({row['most_sm_mhz']:.0f})",
-            f"{row['watts']:.0f} ({row['most_watts']:.0f})",
-        )
+        clock = f"{row['sm_mhz']:.0f} ({row['most_sm_mhz']:.0f})"
+        power = f"{row['watts']:.0f} ({row['most_watts']:.0f})"
         lines.append(f"| {row['mode']} | {row['ms_p50']:.2f} | {row['useful_tflops']:.0f} | {clock} | {power} |")
     return "\n".join(lines) if len(lines) > 2 else "Not measured yet: `bench.py clocks`."
 
@@ -262,7 +265,8 @@ def front_table() -> str:
         cells = []
         for lengths, batch in sizes:
             rows = measured("engines", SHOWN, lengths)
-            row, rival = (one(rows, each, lengths=lengths, batch=batch, mode=m) for each, m in ((name, mode), RIVAL))
+            row = one(rows, name, lengths=lengths, batch=batch, mode=mode)
+            rival = one(rows, "torch-unpadded", lengths=lengths, batch=batch)
             if row is None or rival is None:  # torch.compile was measured at the targets' sizes only
                 cells.append("")
                 continue

@@ -16,9 +16,12 @@ from torch import Tensor
 
 from thresher.config import PruneConfig
 from thresher.core.cost import dense_macs, engine_macs, engine_relative_flops, flops, relative_flops
+from thresher.engine.backends.reference import DTYPES
 from thresher.engine.cuda.classifier import CudaClassifier
 from thresher.engine.weights import Weights, read_weights
-from thresher.records import provenance
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measuring import made_by  # noqa: E402
 
 # Mean and maximum length in tokens.
 LENGTHS = {"qnli": (52, 114), "squad": (162, 382), "sst2": (28, 72)}
@@ -87,9 +90,7 @@ class Setting:
         self.pruning = PruneConfig(score=arguments.score or SCORES[arguments.profile])
         self.sizes: dict[str, Any] = {"layers": 3, "width": 128} if arguments.tiny else {}
         self.weights: Weights = read_weights(base_model(**self.sizes))
-        self.about = provenance(device=self.device, seed=SEED)
-        words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]  # no path of this machine
-        self.about["command"] = " ".join(["python", "benchmarks/gpu/bench.py", *words])
+        self.about = {**made_by("gpu/bench.py", device=self.device), "seed": SEED}
         self.found: list[float] = [float(word) for word in (arguments.thresholds or "").split(",") if word]
         self.rows: list[dict[str, Any]] = []
 
@@ -114,6 +115,11 @@ class Setting:
             mode=mode,
             device=self.device,
         )
+
+    def compiled(self) -> Any:
+        """Hugging Face's model under torch.compile, which takes minutes for every new shape."""
+        model = base_model(attention="sdpa", **self.sizes).to(self.device, DTYPES[self.dtype])
+        return torch.compile(model, mode="reduce-overhead", dynamic=False)
 
     def thresholds(self) -> list[float]:
         """With which QNLI-like texts lose as many tokens, layer by layer, as a trained model drops; by bisection."""

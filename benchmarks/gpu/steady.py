@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from rivals import hugging_face, padded
-from setting import Setting, base_model, lengths_like, texts_of, whole_times
-
-from thresher.engine.backends.reference import DTYPES
+from setting import Setting, lengths_like, texts_of, whole_times
 
 ASKED = ("clocks.sm", "clocks.max.sm", "power.draw", "power.limit", "clocks_event_reasons.active")
 EVERY_MS, PAUSE = 50, 0.03  # between two readings of the clock; between two calls where the device may rest
@@ -26,9 +24,7 @@ def measure_latency(setting: Setting) -> None:
         engine = setting.engine(pruned=pruned, mode="graph")
         works[setting.name(pruned=pruned), "graph"] = partial(engine.run, engine.pack(texts))
     if device != "cpu":
-        model = base_model(attention="sdpa", **setting.sizes).to(device, DTYPES[setting.dtype])
-        compiled = torch.compile(model, mode="reduce-overhead", dynamic=False)
-        works["hf-compile", "padded"] = hugging_face(compiled, [padded(texts, pinned=True)], device)
+        works["hf-compile", "padded"] = hugging_face(setting.compiled(), [padded(texts, pinned=True)], device)
     rounds: dict[tuple[str, str], list[float]] = {key: [] for key in works}
     for _ in range(2 if tiny else 15):
         for key, work in works.items():
@@ -94,14 +90,16 @@ class Readings:
             self._text = self._process.communicate()[0]
 
     def summary(self) -> dict[str, Any]:
+        if not self._on_gpu:
+            return {}
         lines = [line.split(", ") for line in self._text.splitlines() if line.count(",") == len(ASKED) - 1]
+        if not lines:
+            raise RuntimeError(f"nvidia-smi gave no readings: {self._text[:200]!r}")
         return summary_of(lines[len(lines) // 2 :])
 
 
 def summary_of(lines: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Medians of numbers; of the reasons for a lower clock, each bit mask that was seen."""
-    if not lines:
-        return {}
     names = ("sm_mhz", "most_sm_mhz", "watts", "most_watts")
     columns = list(zip(*lines, strict=True))
     found: dict[str, Any] = {

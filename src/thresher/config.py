@@ -65,7 +65,8 @@ def _as_declared(name: str, value: Any, declared: Any) -> Any:
         if origin is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         if origin is tuple and isinstance(value, list | tuple):
-            return tuple(value)
+            element = typing.get_args(kind)[0]  # words are checked by their choices
+            return tuple(value if element is str else (_as_declared(name, one, element) for one in value))
         if isinstance(value, origin) and not (origin is int and isinstance(value, bool)):
             return value
     wanted = " or ".join(
@@ -264,8 +265,8 @@ class TrainConfig(Settings):
                 f"method = '{self.method}' learns nothing that lambda_ = {self.lambda_} could price"
                 f"{' (recipe paper has it)' if self.recipe == 'paper' else ''}; give target_flops, or method soft"
             )
-        if not self.widths or any(isinstance(width, bool | str) for width in self.widths):
-            raise ConfigError(f"widths = {list(self.widths)} must be numbers of layers, at least one")
+        if not self.widths:
+            raise ConfigError("widths is empty; give at least one number of layers")
         if self.accumulate > self.batch_size:
             raise ConfigError(f"accumulate = {self.accumulate} is larger than batch_size = {self.batch_size}")
 

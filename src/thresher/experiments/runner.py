@@ -56,10 +56,8 @@ def run(
     on_row: Callable[[Key, Row], None] = lambda key, row: None,
     on_failure: Callable[[Key, Exception], None] = lambda key, error: None,
 ) -> Progress:
-    """Measure the missing rows until the deadline, `parallel` at a time. One that fails does not stop the others, and
-    is tried again with fewer beside it: memory may have been short. `command` is what the records name as their
-    origin, unless a row names its own.
-    """
+    """Measure the missing rows until the deadline, `parallel` at a time; what fails is tried again with fewer beside
+    it, as memory may have been short. Records name `command` as their origin, unless a row names its own."""
     file = folder / RECORDS
     done = {_key(row, experiment) for row in read_records(file)}
     missing = [key for key in experiment.keys(setting.config) if _key(key, experiment) not in done]
