@@ -2,6 +2,7 @@
 only where there is a GPU."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 # The Hugging Face libraries read these when they are imported, and subprocesses inherit them.
@@ -49,3 +50,10 @@ def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("THRESHER_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def heard_interruptions() -> None:
+    """A shell lets its background jobs ignore SIGINT, and tests of what it does would wait for ever."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
