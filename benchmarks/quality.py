@@ -1,0 +1,62 @@
+"""What pruning and static int8 cost on whole validation sets, from runs that `thresher quantize` wrote.
+
+python benchmarks/quality.py [--run FOLDER]
+"""
+
+from pathlib import Path
+
+from measuring import RESULTS, Row, keep_rows, read_rows, run_options, shown, write_between_marks
+
+from thresher.errors import RunError
+from thresher.models.checkpoint import read_manifest
+
+FILE = RESULTS / "quality.jsonl"
+BITS = {"fp16": 16 * 16, "int8": 8 * 8}  # of the two factors of a product
+
+
+def read(run: Path) -> Row:
+    """The run's own record of its quality: dense and pruned where it was trained, int8 where it was quantized."""
+    manifest = read_manifest(run)
+    if "quantization" not in manifest:
+        raise RunError(f"{run} is not quantized; thresher quantize {run} --out FOLDER makes a run that is")
+    block, recipe, trained = manifest["quantization"], manifest["recipe"], manifest["provenance"]
+    quality = block["quality"]
+    whole = manifest["quality"][quality["split"]]
+    return {
+        "run": shown(run),
+        "task": manifest["task"]["name"],
+        "split": quality["split"],
+        "rows": quality["rows"],
+        "method": recipe["method"],
+        "dense": whole["dense"]["metrics"]["score"],
+        "pruned": whole["pruned"]["metrics"]["score"],
+        "relative_flops": whole["pruned"]["relative_flops"],
+        "relative_bit_operations": whole["pruned"]["relative_flops"] * BITS["int8"] / BITS["fp16"],
+        **{name: quality[name]["metrics"]["score"] for name in ("fp32", "int8-static")},
+        "agreement": quality["agreement"],
+        "calibration": block["calibration"],
+        "trained": {**trained, "command": " ".join(_shown(word) for word in trained["command"].split())},
+        **block["provenance"],
+        "command": " ".join(_shown(word) for word in block["provenance"]["command"].split()),
+    }
+
+
+def _shown(word: str) -> str:
+    return shown(Path(word)) if "/" in word else word
+
+
+def table() -> str:
+    scores, costs = "dense | pruned | here, fp32 | here, int8-static | same decisions", "FLOPs | bit operations"
+    lines = [f"| run | rows | {scores} | {costs} |", "|" + "---|" * 9]
+    for row in read_rows(FILE):
+        scores = " | ".join(f"{100 * row[name]:.2f}" for name in ("dense", "pruned", "fp32", "int8-static"))
+        cost = f"{row['relative_flops']:.2f} | {1 / row['relative_bit_operations']:.1f}x fewer"
+        lines.append(f"| {row['run']} | {row['rows']:,} | {scores} | {100 * row['agreement']:.1f}% | {cost} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    options = run_options(__doc__)
+    if options.run:
+        keep_rows(FILE, [read(options.run)], lambda row: row["run"])
+    write_between_marks("quality", table())

@@ -1,0 +1,54 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import quality
+from measuring import keep_rows
+
+from thresher.errors import RunError
+
+
+def manifest() -> dict[str, Any]:
+    def scored(value: float, **more: Any) -> dict[str, Any]:
+        return {"metrics": {"accuracy": value, "score": value}, **more}
+
+    made = {"created": "today", "device": "cpu", "versions": {}, "commit": None, "seed": None}
+    return {
+        "task": {"name": "sst2"},
+        "recipe": {"method": "learned"},
+        "quality": {"validation": {"dense": scored(0.9), "pruned": scored(0.85, relative_flops=0.5)}},
+        "provenance": {**made, "command": "thresher prune /somewhere/models/mpnet --out /somewhere/runs/a"},
+        "quantization": {
+            "calibration": {"rows": 4, "source": "training rows"},
+            "quality": {
+                "split": "validation",
+                "rows": 1000,
+                "fp32": scored(0.84),
+                "int8-static": scored(0.83),
+                "agreement": 0.97,
+            },
+            "provenance": {**made, "command": "thresher quantize runs/a --data /somewhere/glue --out runs/a-int8"},
+        },
+    }
+
+
+def test_a_quantized_run_says_what_it_lost_without_naming_a_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(quality, "read_manifest", lambda run: manifest())
+    row = quality.read(Path("a-int8"))
+    assert (row["dense"], row["pruned"], row["fp32"], row["int8-static"]) == (0.9, 0.85, 0.84, 0.83)
+    assert row["relative_bit_operations"] == 0.5 / 4  # half the products, of 8 x 8 bits where there were 16 x 16
+    assert row["command"] == "thresher quantize runs/a --data glue --out runs/a-int8"
+    assert row["trained"]["command"] == "thresher prune mpnet --out a"
+    monkeypatch.setattr(quality, "FILE", tmp_path / "quality.jsonl")
+    keep_rows(quality.FILE, [row], lambda row: row["run"])
+    assert quality.table().splitlines()[-1] == (
+        "| a-int8 | 1,000 | 90.00 | 85.00 | 84.00 | 83.00 | 97.0% | 0.50 | 8.0x fewer |"
+    )
+
+
+def test_a_run_that_is_not_quantized_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "read_manifest", lambda run: {"task": {"name": "sst2"}})
+    with pytest.raises(RunError, match="is not quantized; thresher quantize"):
+        quality.read(Path("a"))
