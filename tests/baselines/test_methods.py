@@ -154,6 +154,8 @@ def test_regression(name: str) -> None:
         ("lat", "hard", 7),
         ("lat", "search", 1),
         ("dense", "hard", 5),
+        ("learned", "hard", 3),
+        ("learned", "hard", 7),
     ],
 )
 def test_a_resumed_run_is_the_uninterrupted_one(name: str, stage: str, step: int, tmp_path: Path) -> None:

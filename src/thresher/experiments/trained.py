@@ -113,6 +113,7 @@ def row_of(manifest: dict[str, Any]) -> Row:
         "kept_per_layer": found["pruned"]["kept_per_layer"],
         "selection_score": manifest["selection_score"],
         "train_seconds": manifest["seconds"],
+        **({"race": manifest["race"]} if "race" in manifest else {}),
         "device": where["device"],
         "versions": where["versions"],
     }

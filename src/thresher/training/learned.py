@@ -5,6 +5,7 @@ from "everything at once" to "a little in every layer". Several shapes share the
 stay nearest to the dense model's gets the rest.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -146,7 +147,7 @@ class Learned(Method):
         rule.track(race[step % len(race)], kept)
         for share in ROUNDS:
             if step == int(share * steps) and len(race) > 1:
-                race = self._better_half(race)
+                race = self._better_half(race, step)
         if step == last and self.target is not None:
             # Until now thresholds followed what training keeps, under dropout; what counts is what others will keep.
             self._fit(race[0], self.target, shown=False)
@@ -158,11 +159,22 @@ class Learned(Method):
         self.gates.set_thresholds(thresholds)
         return None
 
-    def _better_half(self, race: list[int]) -> list[int]:
+    def about(self) -> dict[str, Any]:
+        return {"race": list(self._rounds.values())} if self._rounds else {}
+
+    @functools.cached_property
+    def _rounds(self) -> dict[str, dict[str, Any]]:
+        """Of the race, by step: an interrupted run may come to one again."""
+        return self.run.recall() or {}
+
+    def _better_half(self, race: list[int], step: int) -> list[int]:
         found = {index: self._divergence_of(index) for index in race}
         kept = sorted(sorted(found, key=lambda index: found[index])[: (len(race) + 1) // 2])
         self.rule.racing.copy_(torch.tensor([index in kept for index in range(len(self.rule.racing))]))
-        said = ", ".join(f"{self._widths[index]:g} layers: {value:.4f}" for index, value in found.items())
+        by_width = {f"{self._widths[index]:g}": value for index, value in found.items()}
+        self._rounds[str(step)] = {"step": step, "divergence_by_width": by_width}
+        self.run.remember(self._rounds)
+        said = ", ".join(f"{width} layers: {value:.4f}" for width, value in by_width.items())
         self.run.progress.note(f"divergence from the dense model, tokens falling within {said}")
         return kept
 

@@ -212,7 +212,8 @@ class Trainer:
             standing.passed_over = int(passed_over)
             check_passed_over(standing.passed_over, plan.name, steps=step)
             found = self.judge.evaluate(pruned=pruned)
-            standing.history.append({"stage": plan.name, "step": step, **found})
+            spoiled = {"passed_over": standing.passed_over} if standing.passed_over else {}
+            standing.history.append({"stage": plan.name, "step": step, **found, **spoiled})
             standing.step = step
             if plan.name != "soft":  # the soft stage ends where it ends: its thresholds change until the last step
                 self._consider(found)
