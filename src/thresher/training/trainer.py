@@ -17,7 +17,7 @@ from accelerate.utils import broadcast, broadcast_object_list
 from torch import Tensor, nn
 
 from thresher.config import TrainConfig
-from thresher.errors import ConfigError, DataError, RunError
+from thresher.errors import RunError
 from thresher.hardware import choose_precision
 from thresher.models.attach import encoder_shape, gates_of, name_classes_, weights_without_gates
 from thresher.models.predict import Batch
@@ -25,6 +25,7 @@ from thresher.records import write_json
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
 from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
+from thresher.training.checks import check_given, check_parts
 from thresher.training.judge import Judge
 from thresher.training.learned import Learned
 from thresher.training.method import Method, Run
@@ -65,30 +66,13 @@ class Trainer:
         self.model, self.task, self.config = model, task, config or TrainConfig()
         self.finetune, self.work = finetune, work
         self.gates, self.shape = gates_of(model), encoder_shape(model)
-        if method.name != self.config.method:
-            raise ConfigError(
-                f"method = '{self.config.method}', but the trainer was given '{method.name}'; "
-                "pass method=thresher.baselines.method_named(config.method)"
-            )
-        if model.config.num_labels != task.spec.num_labels:
-            raise DataError(
-                f"the model has {model.config.num_labels} outputs, but task {task.spec.name} needs "
-                f"{task.spec.num_labels}; load it with num_labels={task.spec.num_labels}"
-            )
+        check_given(model, task, self.config, method)
         name_classes_(model, task.spec.labels)
-        for name, rows in (("train", task.train), ("selection", task.selection)):
-            if not rows:
-                raise DataError(f"task {task.spec.name} has no rows in its {name} split; training needs both")
         self.train_set = self._encode(tokenizer, task.train)
         self.selection_set = self._encode(tokenizer, task.selection)
         self.pad_id: int = tokenizer.pad_token_id
         self.accelerator = Accelerator(cpu=device == "cpu", mixed_precision="no")
-        parts = self.accelerator.num_processes * self.config.accumulate
-        if min(self.config.batch_size, len(self.train_set.rows)) < parts:
-            raise ConfigError(
-                f"batch_size = {self.config.batch_size} and {len(self.train_set.rows)} training rows cannot be split "
-                f"into {self.accelerator.num_processes} processes x accumulate = {self.config.accumulate}"
-            )
+        check_parts(self.config, rows=len(self.train_set.rows), processes=self.accelerator.num_processes)
         self.progress = progress if progress is not None and self.accelerator.is_main_process else Silent()
         self.precision, _ = choose_precision(self.config.precision, self.accelerator.device.type)
         bf16 = self.precision == "bf16"
