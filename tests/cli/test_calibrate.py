@@ -162,3 +162,19 @@ def test_what_is_there_is_not_replaced(stock: Stock, texts: Path, tmp_path: Path
 
 def test_help_has_an_example() -> None:
     assert "Example: thresher calibrate" in " ".join(tiny.succeeds("calibrate --help").out.split())
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["a film", "", "a film\tgood"], "line 3 has a tab before a second text, the first text has none"),
+        (["a film\tgood", "a film"], "line 2 has no tab before a second text, the first text has one"),
+    ],
+)
+def test_pairs_among_single_texts_are_named_by_their_line(
+    lines: list[str], said: str, stock: Stock, tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join([*lines, *lines]), encoding="utf-8")
+    done = tiny.thresher(CALIBRATE, model=stock.head, texts=texts, out=tmp_path / "out")
+    assert done.code == 1 and f"{texts}, {said}; make them alike" in done.err

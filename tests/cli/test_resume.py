@@ -1,6 +1,7 @@
 """An interrupted run: nothing in --out, its state beside it, and --resume gives what an uninterrupted run gives."""
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,15 @@ def test_a_stage_that_has_ended_is_saved_however_short(
     assert f"{tmp_path / 'run'}.partial has its state" in stopped.err
     about = json.loads((tmp_path / "run.partial" / "state" / "about.json").read_text(encoding="utf-8"))
     assert about["standing"]["stage"] == "soft"
+
+
+def test_sigterm_is_heard_like_ctrl_c(places: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers and schedulers send it; afterwards it means again what it meant before."""
+    monkeypatch.setattr(trainer, "finetune_loss", lambda *given: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        stopped = tiny.thresher(PRUNE, **places, out=tmp_path / "run")
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped.code == 1 and stopped.err.startswith("error: interrupted; nothing was saved yet")

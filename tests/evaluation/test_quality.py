@@ -23,7 +23,7 @@ from tests.training.tiny import (
     value_rows,
 )
 from thresher.core.cost import dense_macs, paper_macs
-from thresher.errors import DataError
+from thresher.errors import DataError, ModelError
 from thresher.evaluation.quality import check_outputs, evaluate, trained_on_pairs
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.tasks.task import Example, Task
@@ -62,6 +62,18 @@ def test_a_run_for_other_rows_is_refused(trained_on: dict[str, Any], refusal: st
     else:
         with pytest.raises(DataError, match=f"^{refusal}"):
             check_outputs(model, task, name="mine", manifest={"task": trained_on})
+
+
+def test_classes_in_another_order_are_not_scored_as_each_other(rows: list[Example]) -> None:
+    model, task = gated_model(), task_of(rows)
+    model.config.id2label = {0: "Good", 1: "bad"}
+    refusal = "the model's classes are in the order Good, bad, the task's in the order bad, good; train a new head"
+    with pytest.raises(ModelError, match=refusal):
+        check_outputs(model, task, name="mine")
+    with pytest.raises(ModelError, match=refusal):
+        evaluate(model, tiny_tokenizer(), task)
+    model.config.id2label = {0: "awful", 1: "fine"}  # other names may well mean the same
+    evaluate(model, tiny_tokenizer(), task)
 
 
 def test_whether_a_run_is_for_pairs_is_known_only_where_it_was_saved() -> None:

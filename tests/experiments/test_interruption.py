@@ -53,6 +53,7 @@ def signal_at(started: Path, count: int, number: signal.Signals) -> None:
 
     def send() -> None:
         runs.wait_for(started, count)
+        time.sleep(0.5)  # a process is there a moment before whoever started it knows
         os.kill(os.getpid(), number)
 
     threading.Thread(target=send, daemon=True).start()

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -212,9 +213,11 @@ def test_an_interruption_loses_no_row_that_another_thread_has_measured(tmp_path:
 def test_an_interruption_while_a_row_is_shown_ends_the_others(tmp_path: Path) -> None:
     """It comes in the caller's code, not where rows are waited for."""
     stopping = []
+    begun = threading.Barrier(3)
 
     class Waiting(Squares):
         def measure(self, key: Key, setting: Setting) -> Row | None:
+            begun.wait(20)
             if key["number"] > 1:
                 stopping.append(setting.stopping.wait(20))
                 return None

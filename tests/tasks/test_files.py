@@ -48,7 +48,9 @@ def test_two_files_and_their_overlap(tmp_path: Path) -> None:
     ]
     assert len(task.train) + len(task.selection) == 50
     assert not keys(task)[1] & keys(task)[2]
-    assert task.source.endswith("test.jsonl; 3 training rows also occur in the test rows")
+    assert task.source.endswith(
+        "test.jsonl; classes bad, good; 3 training rows also occur in the test rows and stay in training"
+    )
 
 
 def test_csv_with_pairs_and_regression(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_bad_rows_are_named_in_both_files(tmp_path: Path, row: dict[str, Any], m
 
 def test_unknown_column_lists_the_others(tmp_path: Path) -> None:
     path = write(tmp_path / "films.jsonl", films(20))
-    with pytest.raises(DataError, match="films.jsonl has no column 'review'; available columns: text, label"):
+    with pytest.raises(DataError, match="films.jsonl has no column 'review'; available columns: 'text', 'label'"):
         load(path, text_column="review")
     with pytest.raises(DataError, match="column 'text' is given twice"):
         load(path, pair_column="text")

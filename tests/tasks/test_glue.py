@@ -106,7 +106,7 @@ def test_bad_rows(tmp_path: Path, name: str, change: dict[str, Any], message: st
 def test_wrong_columns_and_too_few_rows(tmp_path: Path) -> None:
     write(tmp_path / "rte" / "validation.jsonl", rows("rte", 2, first=100))
     write(tmp_path / "rte" / "train.jsonl", rows("sst2", 5))
-    with pytest.raises(DataError, match="has no column 'sentence1'; available columns: sentence, label"):
+    with pytest.raises(DataError, match="has no column 'sentence1'; available columns: 'sentence', 'label'"):
         load_glue("rte", tmp_path)
     write(tmp_path / "rte" / "train.jsonl", rows("rte", 1))
     with pytest.raises(DataError, match="too few different rows to split"):

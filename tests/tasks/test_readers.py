@@ -73,6 +73,7 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("rows.jsonl", b"\n \n", r"rows.jsonl has no rows"),
         ("rows.csv", b"text,label\na,1\nb\n", r"row 2 \(line 3\) has 1 fields, the header has 2; quote fields"),
         ("rows.csv", b"text,label\na,b,1\n", r"row 1 \(line 2\) has 3 fields"),
+        ("rows.csv", b"text;label\na, b;1\n", r"row 1 .*the header has 1; the separator seems to be ';', not ','"),
         ("rows.csv", b'text,label\na,1\n"b,1\nc,1\n', r"row 2 \(line 3\) is malformed: unexpected end of data; double"),
         ("rows.tsv", b'text\tlabel\n"so" he said\t1\n', r"row 1 \(line 2\) is malformed: .*save the data as .jsonl"),
         ("rows.csv", b"text,text\na,1\n", r"two columns named 'text'"),

@@ -78,6 +78,6 @@ def test_selection_avoids_test_rows_but_train_keeps_them() -> None:
     assert len(train) + len(selection) == 50
     assert set(would_be_held) <= set(train)
     assert not set(selection) & set(would_be_held)
-    assert leak_note(leaked) == "; 5 training rows also occur in the test rows"
-    assert leak_note(1) == "; 1 training row also occurs in the test rows"
+    assert leak_note(leaked) == "; 5 training rows also occur in the test rows and stay in training"
+    assert leak_note(1) == "; 1 training row also occurs in the test rows and stays in training"
     assert leak_note(0) == ""

@@ -353,3 +353,10 @@ def test_long_rows_are_truncated_and_counted() -> None:
     lengths = [len(example.text.split()) + 2 for example in keyword_task().train]
     assert max(trainer.train_set.lengths) == 8
     assert trainer.train_set.truncated == sum(length > 8 for length in lengths) > 0
+
+
+def test_classes_in_another_order_are_refused_before_any_work() -> None:
+    model = gated_model()
+    model.config.id2label = {0: "good", 1: "bad"}
+    with pytest.raises(ModelError, match="the model's classes are in the order good, bad, the task's in the order bad"):
+        trainer_for(model, quick())

@@ -2,9 +2,13 @@
 
 import functools
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -30,12 +34,31 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*args: Any, **options: Any) -> None:
-        try:
-            command(*args, **options)
-        except KeyboardInterrupt as stop:
-            raise RunError(f"interrupted; {_advice(command, options.get('out'))}") from stop
+        with _asked_to_end():
+            try:
+                command(*args, **options)
+            except KeyboardInterrupt as stop:
+                raise RunError(f"interrupted; {_advice(command, options.get('out'))}") from stop
 
     return run
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[None]:
+    """SIGTERM, with which containers and schedulers stop a program, is heard like Ctrl-C."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGTERM)
+    heard = before is signal.SIG_DFL and threading.current_thread() is threading.main_thread()
+    if heard:
+        signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        if heard:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _advice(command: Callable[..., None], out: Path | None) -> str:

@@ -266,9 +266,14 @@ def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
             screen.print(f"attention of {names}: {kind}", markup=False, soft_wrap=True)
     for why, costs in _missing_rows(result["missing"]).items():
         screen.print(f"missing: {'; '.join(costs)}: {why}", markup=False, soft_wrap=True)
-    if any((row["engine"], row["dtype"]) == ("openvino", "int8") for row in result["rows"]):
+    calibrated = [
+        name
+        for name, row in (("openvino int8", ("openvino", "int8")), ("int8-static", ("thresher dense", "int8-static")))
+        if row in {(found["engine"], found["dtype"]) for found in result["rows"]}
+    ]
+    if calibrated:
         used = result["calibration"]
-        screen.print(f"openvino int8 and int8-static are calibrated on {used['texts']} {used['source']}")
+        screen.print(f"calibrated on {used['texts']} {used['source']}: {', '.join(calibrated)}")
     screen.print(verdict)
 
 

@@ -183,19 +183,13 @@ def check_dense(model: str) -> None:
 
 def _check_classes(model: Any, labels: tuple[str, ...], *, asked_for: bool) -> None:
     """A head with other classes than the task's would teach the wrong ones; `asked_for` forgives other names."""
-    from thresher.evaluation.quality import how_classes_differ
+    from thresher.models.classes import check_class_order, class_names, how_classes_differ
 
-    own = [str(model.config.id2label[index]).lower() for index in range(model.config.num_labels)]
-    wanted = [name.lower() for name in labels]
-    differ = how_classes_differ(own, wanted)
-    if differ == "order":
+    check_class_order(model, labels)
+    own = class_names(model)
+    if how_classes_differ(own, labels) and not asked_for:
         raise ModelError(
-            f"the model's classes are in the order {', '.join(own)}, the task's in the order {', '.join(wanted)}; "
-            "train a new head with --finetune always"
-        )
-    if differ and not asked_for:
-        raise ModelError(
-            f"the model's classes are {', '.join(own)}, the task's {', '.join(wanted)}; train a new head with "
+            f"the model's classes are {', '.join(own)}, the task's {', '.join(labels)}; train a new head with "
             "--finetune always, or take the one there is with --finetune never"
         )
 

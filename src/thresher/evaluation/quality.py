@@ -1,6 +1,6 @@
 """Quality, relative FLOPs and kept tokens of a model on held-out rows, overall and by length quartile."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from thresher.core.cost import EncoderShape, dense_macs, engine_relative_flops, flops, paper_macs, relative_flops
 from thresher.errors import DataError
 from thresher.models.attach import encoder_shape, gates_of
+from thresher.models.classes import check_class_order, how_classes_differ
 from thresher.models.predict import Predictions, predict
 from thresher.tasks.encode import encode, padded_batches, usable_positions
 from thresher.tasks.task import Example, Task
@@ -57,6 +58,7 @@ def check_outputs(model: Any, task: Task, *, name: object, manifest: Mapping[str
     outputs = model.config.num_labels
     if outputs != task.spec.num_labels:
         raise DataError(f"{name} has {outputs} outputs, but task {task.spec.name} has {task.spec.num_labels}")
+    check_class_order(model, task.spec.labels)
     _check_classes(_trained_on(manifest or {}).get("labels"), task, name=name)
     if other := other_kind(manifest or {}, given_pairs=task.spec.pair_column is not None):
         own, given = other
@@ -77,14 +79,6 @@ def trained_on_pairs(manifest: Mapping[str, Any]) -> bool | None:
     return bool(columns["pair"]) if isinstance(columns, dict) and "pair" in columns else None
 
 
-def how_classes_differ(own: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """'order' or 'names', whatever the case of the letters; None where they do not, or where one side has no names."""
-    one, other = ([name.lower() for name in names] for names in (own, wanted))
-    if one == other or _say_nothing(one) or _say_nothing(other):
-        return None
-    return "order" if set(one) == set(other) else "names"
-
-
 def _trained_on(manifest: Mapping[str, Any]) -> dict[str, Any]:
     task = manifest.get("task")
     return task if isinstance(task, dict) else {}
@@ -101,11 +95,6 @@ def _check_classes(trained: Any, task: Task, *, name: object) -> None:
         f"{name} has the classes {', '.join(classes)}{how}, but task {task.spec.name} has "
         f"{', '.join(task.spec.labels)}; give rows of the run's own classes"
     )
-
-
-def _say_nothing(names: list[str]) -> bool:
-    """Whether classes have no names, or only numbers: LABEL_0, 1."""
-    return all(name.removeprefix("label_").isdigit() for name in names)
 
 
 def evaluate(
@@ -127,6 +116,7 @@ def evaluate(
     if not examples:
         known = ", ".join(known for known, rows in task.test.items() if rows) or "none"
         raise DataError(f"task {task.spec.name} has no test rows in split '{name}'; splits with rows: {known}")
+    check_class_order(model, task.spec.labels)
     data = encode(tokenizer, examples, max_length=max_length, positions=usable_positions(model.config))
     batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
     found = predict(model, batches, pruned=pruned, on_batch=on_batch)

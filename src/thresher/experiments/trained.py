@@ -17,6 +17,7 @@ from thresher.experiments.experiment import Key, Row, Setting
 from thresher.workplace import has_state, work_of
 
 PATIENCE = 0.3  # seconds between two looks at a process
+TO_END = 20.0  # seconds that a process is given when it is asked to
 DIGITS = 8  # of a digest in the name of a run
 _training: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by the run's name
 
@@ -100,6 +101,16 @@ def ensured(words: Sequence[str], out: Path, setting: Setting) -> bool:
         return out.is_dir() or _finished(words, out, setting)
 
 
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    """It is asked first, and has the time to say where it stopped."""
+    process.terminate()
+    try:
+        process.wait(timeout=TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def row_of(manifest: dict[str, Any]) -> Row:
     """What a table needs of a run's description: quality on the rows that took no part in training or selection."""
     (found,) = manifest["quality"].values()
@@ -162,8 +173,7 @@ def _finished(words: Sequence[str], out: Path, setting: Setting) -> bool:
                         return False
                     time.sleep(PATIENCE)
             finally:  # an interruption must not leave it running; where it has ended, this does nothing
-                process.terminate()
-                process.wait()
+                _ended(process)
     if process.returncode != 0:
         last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         raise RunError(f"{out.name} failed: {' '.join(last)[:300]}; see its log in the work folder")

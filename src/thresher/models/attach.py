@@ -5,7 +5,6 @@ stay as they are, so the model trains, moves, copies and saves as before. In mod
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -70,14 +69,6 @@ def gates_of(model: nn.Module) -> Gates:
 def weights_without_gates(model: nn.Module) -> dict[str, Tensor]:
     """The model's state as the stock model has it."""
     return {name: value for name, value in model.state_dict().items() if GATES_NAME not in name}
-
-
-def name_classes_(model: Any, labels: Sequence[str]) -> None:
-    """Give a model whose classes have no names yet (LABEL_0, ...) these names, in place."""
-    names = dict(enumerate(labels))
-    if names and model.config.id2label == {index: f"LABEL_{index}" for index in names}:
-        model.config.id2label = names
-        model.config.label2id = {name: index for index, name in names.items()}
 
 
 def encoder_shape(model: nn.Module) -> EncoderShape:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from thresher.errors import DataError
-from thresher.tasks.labels import Labels, learn_labels
+from thresher.tasks.labels import Labels, learn_labels, listed
 from thresher.tasks.metrics import REGRESSION_METRICS
 from thresher.tasks.readers import Table, half_character, is_blank, read_table
 from thresher.tasks.splits import (
@@ -105,7 +105,8 @@ def load_file_task(
         metrics=("accuracy",) if labels.names else REGRESSION_METRICS,
         label_column=label_column,
     )
-    source = f"{train}: {len(table.rows):,} rows, {choosing}; {tested}{leak_note(leaked)}"
+    classes = f"; classes {listed(labels.names)}" if labels.names else ""
+    source = f"{train}: {len(table.rows):,} rows, {choosing}; {tested}{classes}{leak_note(leaked)}"
     return Task(spec, kept, chosen, tests, source)
 
 
@@ -172,10 +173,15 @@ def read_texts(file: Path) -> list[Example]:
     if file.suffix.lower() in TABLES:
         raise DataError(f"{file} is a table; the file must hold one text per line, such as a .txt of the text column")
     try:
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = {at: line for at, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1) if line.strip()}
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text: {error}") from error
     if not lines:
         raise DataError(f"{file} has no texts; give one per line")
-    parts = [line.split("\t", 1) for line in lines]
+    paired = "\t" in next(iter(lines.values()))
+    for at, line in lines.items():
+        if ("\t" in line) != paired:
+            has, first = ("has no tab", "has one") if paired else ("has a tab", "has none")
+            raise DataError(f"{file}, line {at} {has} before a second text, the first text {first}; make them alike")
+    parts = [line.split("\t", 1) for line in lines.values()]
     return [Example(text=first, pair=rest[0] if rest else None, label=0) for first, *rest in parts]

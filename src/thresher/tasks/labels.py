@@ -34,7 +34,7 @@ class Labels:
             if name not in index:
                 raise DataError(
                     f"{table.where(row)}: label '{name}' does not occur in the training file, "
-                    f"which has: {_listed(self.names)}; correct it or add training rows for it"
+                    f"which has: {listed(self.names)}; correct it or add training rows for it"
                 )
             found.append(index[name])
         return found
@@ -138,5 +138,5 @@ def _class_name(value: Any, *, whole: bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

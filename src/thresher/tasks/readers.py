@@ -43,7 +43,9 @@ class Table:
     def require(self, column: str) -> None:
         """Check before reading any row that the column exists at all."""
         if column not in self.columns:
-            raise DataError(f"{self.path} has no column '{column}'; available columns: {', '.join(self.columns)}")
+            raise DataError(
+                f"{self.path} has no column '{column}'; available columns: {', '.join(map(repr, self.columns))}"
+            )
 
 
 def read_table(path: Path) -> Table:
@@ -129,10 +131,11 @@ def _parse_separated(path: Path, text: str, separator: str) -> Table:
                 _check_header(path, header)
                 continue
             if len(fields) != len(header):
-                raise DataError(
-                    f"{path}, row {len(rows) + 1} (line {line}) has {len(fields)} fields, "
-                    f"the header has {len(header)}; quote fields that contain the separator, quotes or line breaks"
-                )
+                other = next((mark for mark in ";\t|," if len(header) == 1 and mark in header[0]), None)
+                advice = "quote fields that contain the separator, quotes or line breaks"
+                advice = advice if other is None else f"the separator seems to be {other!r}, not {separator!r}"
+                counts = f"has {len(fields)} fields, the header has {len(header)}"
+                raise DataError(f"{path}, row {len(rows) + 1} (line {line}) {counts}; {advice}")
             rows.append(dict(zip(header, fields, strict=True)))
             lines.append(line)
     except csv.Error as error:

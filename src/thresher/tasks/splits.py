@@ -66,8 +66,8 @@ def hold_out_selection(
 
 def leak_note(leaked: int) -> str:
     """The words a task's source adds about training rows that are also test rows."""
-    verb = "occurs" if leaked == 1 else "occur"
-    return f"; {counted(leaked, 'training row')} also {verb} in the test rows" if leaked else ""
+    verb, stays = ("occurs", "stays") if leaked == 1 else ("occur", "stay")
+    return f"; {counted(leaked, 'training row')} also {verb} in the test rows and {stays} in training" if leaked else ""
 
 
 def counted(number: int, noun: str) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 from thresher.config import TrainConfig
 from thresher.errors import ConfigError, DataError
+from thresher.models.classes import check_class_order
 from thresher.tasks.task import Task
 from thresher.training.method import Method
 
@@ -20,6 +21,7 @@ def check_given(model: Any, task: Task, config: TrainConfig, method: type[Method
             f"the model has {model.config.num_labels} outputs, but task {task.spec.name} needs "
             f"{task.spec.num_labels}; load it with num_labels={task.spec.num_labels}"
         )
+    check_class_order(model, task.spec.labels)
     for name, rows in (("train", task.train), ("selection", task.selection)):
         if not rows:
             raise DataError(f"task {task.spec.name} has no rows in its {name} split; training needs both")

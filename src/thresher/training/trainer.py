@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from thresher.config import TrainConfig
 from thresher.errors import RunError
 from thresher.hardware import choose_precision
-from thresher.models.attach import encoder_shape, gates_of, name_classes_, weights_without_gates
+from thresher.models.attach import encoder_shape, gates_of, weights_without_gates
+from thresher.models.classes import name_classes_
 from thresher.models.predict import Batch
 from thresher.records import write_json
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions

@@ -22,7 +22,9 @@ FILES = [
     Bad(
         "file is a folder", "prune {head} --train {tmp}/a.csv --out {tmp}/out", ("is a folder",), files={"a.csv/b": ""}
     ),
-    Bad("missing column", PRUNE + " --text-column review", ("no column 'review'", "available columns: text, label")),
+    Bad(
+        "missing column", PRUNE + " --text-column review", ("no column 'review'", "available columns: 'text', 'label'")
+    ),
     Bad("missing pair column", PRUNE + " --pair-column other", ("no column 'other'", "available columns")),
     Bad("column given twice", PRUNE + " --pair-column text", ("'text' is given twice", "different columns")),
     Bad(
