@@ -74,8 +74,13 @@ def shown(path: Path) -> str:
 
 def made_by(script: str, *, device: str = "cpu") -> Row:
     """Where a record comes from, with the command as it would be typed in the repository's root."""
-    words = [shown(Path(word)) if "/" in word else word for word in sys.argv[1:]]
-    return {**provenance(device=device, seed=None), "command": " ".join(["python", f"benchmarks/{script}", *words])}
+    words = ["python", f"benchmarks/{script}", *shown_words(sys.argv[1:])]
+    return {**provenance(device=device, seed=None), "command": " ".join(words)}
+
+
+def shown_words(words: Sequence[str]) -> list[str]:
+    """Of a command, without the machine in them."""
+    return [shown(Path(word)) if "/" in word else word for word in words]
 
 
 def run_options(page: str | None, **more: str) -> argparse.Namespace:

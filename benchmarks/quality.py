@@ -5,7 +5,7 @@ python benchmarks/quality.py [--run FOLDER]
 
 from pathlib import Path
 
-from measuring import RESULTS, Row, keep_rows, read_rows, run_options, shown, write_between_marks
+from measuring import RESULTS, Row, keep_rows, read_rows, run_options, shown, shown_words, write_between_marks
 
 from thresher.errors import RunError
 from thresher.models.checkpoint import read_manifest
@@ -35,14 +35,10 @@ def read(run: Path) -> Row:
         **{name: quality[name]["metrics"]["score"] for name in ("fp32", "int8-static")},
         "agreement": quality["agreement"],
         "calibration": block["calibration"],
-        "trained": {**trained, "command": " ".join(_shown(word) for word in trained["command"].split())},
+        "trained": {**trained, "command": " ".join(shown_words(trained["command"].split()))},
         **block["provenance"],
-        "command": " ".join(_shown(word) for word in block["provenance"]["command"].split()),
+        "command": " ".join(shown_words(block["provenance"]["command"].split())),
     }
-
-
-def _shown(word: str) -> str:
-    return shown(Path(word)) if "/" in word else word
 
 
 def table() -> str:

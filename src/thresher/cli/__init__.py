@@ -2,13 +2,9 @@
 
 import functools
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +12,7 @@ import typer
 from thresher.cli import bench, calibrate, demo, doctor, evaluate, explain, prune, quantize, reproduce, search
 from thresher.cli.output import fail
 from thresher.errors import ConfigError, RunError, ThresherError
+from thresher.interruption import interruptions
 from thresher.workplace import has_state, work_of
 
 app = typer.Typer(
@@ -30,35 +27,17 @@ GO_ON = (prune.prune, search.search)  # these have --resume
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
-    """Say how to go on after Ctrl-C; left to typer, the program would end without a word."""
+    """Say how to go on after Ctrl-C or SIGTERM; left to typer, the program would end without a word."""
 
     @functools.wraps(command)
     def run(*args: Any, **options: Any) -> None:
-        with _asked_to_end():
-            try:
+        try:
+            with interruptions(at_once=True):
                 command(*args, **options)
-            except KeyboardInterrupt as stop:
-                raise RunError(f"interrupted; {_advice(command, options.get('out'))}") from stop
+        except KeyboardInterrupt as stop:
+            raise RunError(f"interrupted; {_advice(command, options.get('out'))}") from stop
 
     return run
-
-
-@contextmanager
-def _asked_to_end() -> Iterator[None]:
-    """SIGTERM, with which containers and schedulers stop a program, is heard like Ctrl-C."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.getsignal(signal.SIGTERM)
-    heard = before is signal.SIG_DFL and threading.current_thread() is threading.main_thread()
-    if heard:
-        signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        if heard:
-            signal.signal(signal.SIGTERM, before)
 
 
 def _advice(command: Callable[..., None], out: Path | None) -> str:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 CALIBRATION_TEXTS = 128
 WIDTH = 120
 RIVAL_PACKAGES = {"cpu": ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf"), "cuda": ("triton",)}
+# Rows that need calibration texts, and their names in the lines below the table.
+CALIBRATED = {"openvino int8": "openvino int8", "thresher dense int8-static": "int8-static"}
 SHORT = {
     "hugging face": "HF",
     "hugging face, sorted": "HF, sorted",
@@ -266,11 +268,8 @@ def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
             screen.print(f"attention of {names}: {kind}", markup=False, soft_wrap=True)
     for why, costs in _missing_rows(result["missing"]).items():
         screen.print(f"missing: {'; '.join(costs)}: {why}", markup=False, soft_wrap=True)
-    calibrated = [
-        name
-        for name, row in (("openvino int8", ("openvino", "int8")), ("int8-static", ("thresher dense", "int8-static")))
-        if row in {(found["engine"], found["dtype"]) for found in result["rows"]}
-    ]
+    present = {f"{row['engine']} {row['dtype']}" for row in result["rows"]}
+    calibrated = [short for name, short in CALIBRATED.items() if name in present]
     if calibrated:
         used = result["calibration"]
         screen.print(f"calibrated on {used['texts']} {used['source']}: {', '.join(calibrated)}")

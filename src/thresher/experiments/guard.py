@@ -1,11 +1,9 @@
-"""A call that measures has its work folder to itself, and ends what it started when it is told to end."""
+"""A call that measures has its work folder to itself."""
 
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from thresher.errors import RunError
 
@@ -36,28 +34,3 @@ def alone_in(work: Path) -> Iterator[None]:
             except OSError:  # nor have some network file systems
                 pass
         yield
-
-
-@contextmanager
-def interruptions(*, at_once: bool) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM are both a KeyboardInterrupt: at once, or only the second one.
-
-    The first is then noted, and what this gives tells of it. Threads need that: an exception between any two
-    instructions leaves the locks of a pool in disorder.
-    """
-    noted: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if at_once or noted:
-            raise KeyboardInterrupt
-        noted.append(number)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]  # a shell's background jobs
-    for number in heard:
-        signal.signal(number, note)
-    try:
-        yield lambda: bool(noted)
-    finally:
-        for number in heard:
-            signal.signal(number, before[number])

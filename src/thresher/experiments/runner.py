@@ -14,7 +14,7 @@ from typing import Any
 
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.experiments.experiment import Experiment, Key, Row, Setting
-from thresher.experiments.guard import interruptions
+from thresher.interruption import interruptions
 from thresher.records import append_record, provenance, write_text
 
 RECORDS, CONFIG = "records.jsonl", "config.toml"

@@ -160,11 +160,12 @@ class Learned(Method):
         return None
 
     def about(self) -> dict[str, Any]:
-        return {"race": list(self._rounds.values())} if self._rounds else {}
+        rounds = [{"step": int(step), "divergence_by_width": found} for step, found in self._rounds.items()]
+        return {"race": rounds} if rounds else {}
 
     @functools.cached_property
-    def _rounds(self) -> dict[str, dict[str, Any]]:
-        """Of the race, by step: an interrupted run may come to one again."""
+    def _rounds(self) -> dict[str, dict[str, float]]:
+        """Of the race, divergence by width, by step: an interrupted run may come to one again."""
         return self.run.recall() or {}
 
     def _better_half(self, race: list[int], step: int) -> list[int]:
@@ -172,7 +173,7 @@ class Learned(Method):
         kept = sorted(sorted(found, key=lambda index: found[index])[: (len(race) + 1) // 2])
         self.rule.racing.copy_(torch.tensor([index in kept for index in range(len(self.rule.racing))]))
         by_width = {f"{self._widths[index]:g}": value for index, value in found.items()}
-        self._rounds[str(step)] = {"step": step, "divergence_by_width": by_width}
+        self._rounds[str(step)] = by_width
         self.run.remember(self._rounds)
         said = ", ".join(f"{width} layers: {value:.4f}" for width, value in by_width.items())
         self.run.progress.note(f"divergence from the dense model, tokens falling within {said}")
