@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from thresher.experiments.runner import Progress
 
 # Those of thresher.experiments.experiment, which would be loaded for every other command too; a test compares the two.
-NAMES = ("lengths", "table1", "tradeoff", "robustness", "trajectories", "histograms", "recipe", "search", "scores")
+NAMES = (
+    *("lengths", "table1", "tradeoff", "robustness", "trajectories", "histograms"),  # the paper's
+    *("recipe", "widths", "search", "scores"),
+)
 
 
 def reproduce(
