@@ -36,7 +36,7 @@ def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[P
 
 def winner(row: Row) -> str:
     """The width that a race went on with."""
-    found = row["race"][-1]["divergence_by_width"]
+    found: dict[str, float] = row["race"][-1]["divergence_by_width"]
     return min(found, key=lambda width: found[width])
 
 
