@@ -125,10 +125,21 @@ def test_seeds_are_averaged() -> None:
     assert tradeoff.points(rows, "sst2", "learned") == [pytest.approx((0.5, 0.85))]
 
 
+def test_repetitions_take_the_place_of_runs_with_the_same_key() -> None:
+    again = [
+        {**made("learned", 0.4, 0.41, 0.80), "variant": "race"},
+        {**made("learned", 0.6, 0.61, 0.10), "variant": "width-1"},  # other settings
+        {**made("learned", 0.4, 0.42, 0.20, seed=1), "variant": "race"},  # no such run
+    ]
+    assert tradeoff.repeated(TRADED, again) == [again[0], *TRADED[1:]]
+    assert tradeoff.repeated(TRADED, []) == TRADED
+
+
 def test_the_tradeoff_page_and_figure(tmp_path: Path) -> None:
     settings = {"tasks": {"sst2": {"name": "SST-2"}}, "compared": ["learned", "spatten", "dense"]}
     page = tmp_path / "README.md"
-    page.write_text("<!-- table -->\n<!-- end -->\n<!-- verdict -->\n<!-- end -->\n", encoding="utf-8")
+    marks = ("table", "verdict", "repeated")
+    page.write_text("".join(f"<!-- {mark} -->\n<!-- end -->\n" for mark in marks), encoding="utf-8")
     written = tradeoff.publish(TRADED, tmp_path, settings)
     assert all(file.stat().st_size > 0 for file in written)
     text = page.read_text(encoding="utf-8")

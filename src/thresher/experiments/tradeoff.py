@@ -10,6 +10,7 @@ import numpy as np
 from thresher.experiments.experiment import Key, Row, Setting
 from thresher.experiments.fronts import measure_on_front
 from thresher.experiments.publish import markdown_table, write_between_marks
+from thresher.experiments.runner import read_records
 from thresher.experiments.table1 import check
 from thresher.experiments.trained import measure_trained
 from thresher.report.figures import INK, pyplot_in_style, save_figure
@@ -27,6 +28,7 @@ COLOURS = {
     "power": "#7f7f7f",
     "random": "#bbbbbb",
 }
+REPEATED = "widths/records.jsonl"  # its races are runs of `learned` with the same settings
 CONTROL = "dense"  # trained on without pruning: one point, at full cost
 
 
@@ -51,6 +53,7 @@ def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[P
     page = folder / "README.md"
     write_between_marks(page, "table", table(rows, config))
     write_between_marks(page, "verdict", verdict(rows, config))
+    write_between_marks(page, "repeated", verdict(repeated(rows, read_records(folder.parent / REPEATED)), config))
     return [page, *draw(rows, folder, config)]
 
 
@@ -94,6 +97,16 @@ def verdict(rows: Sequence[Row], config: dict[str, Any]) -> str:
             cells.append(f"{min(found):+.2f} / {mean(found):+.2f}" if found else "")
         lines.append([about["name"], *cells])
     return markdown_table(["lead of learned at matched cost, least / mean", *rivals], lines)
+
+
+def repeated(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
+    """The rows with their repetitions in place of those that have one: what chance does to the verdict."""
+    again = {_key(row): row for row in others if row["variant"] == "race"}
+    return [again.get(_key(row), row) for row in rows]
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in KEY)
 
 
 def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
