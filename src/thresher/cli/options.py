@@ -26,6 +26,9 @@ TestFile = Annotated[Path | None, typer.Option("--test", help="your own test row
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="column with the text")]
 PairColumn = Annotated[str | None, typer.Option("--pair-column", help="column with the second text, if there is one")]
 LabelColumn = Annotated[str | None, typer.Option("--label-column", help="column with the label")]
+Regression = Annotated[
+    bool | None, typer.Option("--regression/--classes", help="what the labels are; default: decided by looking")
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="print one JSON line on standard output, the rest on standard error")
@@ -50,8 +53,8 @@ def load_training_rows(
     train: Path | None,
     test: Path | None,
     columns: Columns,
-    selection: Path | None = None,
-    regression: bool | None = None,
+    selection: Path | None,
+    regression: bool | None,
 ) -> "Task":
     """Rows to train with: a named task's, or the user's own files."""
     from thresher.tasks import load_file_task

@@ -1,4 +1,4 @@
-"""From a dense model to a saved run: load, train, evaluate on held-out rows, save. Used by `prune` and `demo`."""
+"""From a dense model to a saved run: load, train, evaluate on held-out rows, save. For `prune`, `search` and `demo`."""
 
 import shutil
 import tempfile
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thresher.cli.options import load_training_rows, pick_device
 from thresher.config import PruneConfig, TrainConfig
 from thresher.errors import ConfigError, ModelError, RunError
 from thresher.workplace import work_of
@@ -44,6 +45,16 @@ class Outcome:
     model: Any
     tokenizer: Any
     report: dict[str, Any]
+
+
+def job_of(given: dict[str, Any], *, train: TrainConfig, prune: dict[str, Any]) -> Job:
+    """The job that the flags of `prune` or `search` describe, with its rows."""
+    columns = (given["text_column"], given["pair_column"], given["label_column"])
+    rows = load_training_rows(
+        **{name: given[name] for name in ("task", "data", "train", "test", "selection", "regression")}, columns=columns
+    )
+    plain = {name: given[name] for name in ("model", "out", "finetune", "resume", "overwrite")}
+    return Job(**plain, task=rows, prune=prune, train=train, device=pick_device(given["device"]))
 
 
 def check_output(job: Job) -> None:

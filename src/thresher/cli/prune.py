@@ -11,13 +11,12 @@ from thresher.cli.options import (
     Device,
     LabelColumn,
     PairColumn,
+    Regression,
     SelectionFile,
     TaskName,
     TestFile,
     TextColumn,
     TrainFile,
-    load_training_rows,
-    pick_device,
 )
 from thresher.config import (
     PRUNE_FLAGS,
@@ -48,9 +47,7 @@ def prune(
     text_column: TextColumn = None,
     pair_column: PairColumn = None,
     label_column: LabelColumn = None,
-    regression: Annotated[
-        bool | None, typer.Option("--regression/--classes", help="what the labels are; default: decided by looking")
-    ] = None,
+    regression: Regression = None,
     method: Annotated[str | None, _train("method")] = None,
     target_flops: Annotated[float | None, _train("target_flops")] = None,
     max_drop: Annotated[
@@ -95,7 +92,7 @@ def prune(
     from rich.markup import escape
 
     from thresher.cli.output import console, layers_table, print_json, quality_table, quiet_libraries
-    from thresher.cli.pipeline import Job, run_job
+    from thresher.cli.pipeline import job_of, run_job
     from thresher.cli.search import search_job, search_settings
 
     given = locals()
@@ -112,33 +109,14 @@ def prune(
     if max_drop is not None and (target_flops is not None or lambda_ is not None):
         raise ConfigError(f"--max-drop {max_drop} finds the cost itself; leave out --target-flops and --lambda")
     wanted = None if max_drop is None else search_settings(max_drop)
-    rows = load_training_rows(
-        task=task,
-        data=data,
-        train=train,
-        test=test,
-        selection=selection,
-        columns=(text_column, pair_column, label_column),
-        regression=regression,
-    )
-    job = Job(
-        model=model,
-        task=rows,
-        prune=prune_settings,
-        train=train_config,
-        out=out,
-        finetune=finetune,
-        device=pick_device(device),
-        resume=resume,
-        overwrite=overwrite,
-    )
+    job = job_of(given, train=train_config, prune=prune_settings)
     quiet_libraries()
     screen = console(as_json)
     outcome = run_job(job, screen) if wanted is None else search_job(job, wanted, screen)
     if outcome is None:
         return
     for split, models in outcome.report["quality"].items():
-        screen.print(quality_table(f"{rows.spec.name} {split}", models))
+        screen.print(quality_table(f"{job.task.spec.name} {split}", models))
     screen.print(layers_table(next(iter(outcome.report["quality"].values()))["pruned"]))
     screen.print(escape(f'saved {out}; see it at work: thresher explain {out} "some text"'))
     if as_json:

@@ -11,13 +11,12 @@ from thresher.cli.options import (
     Device,
     LabelColumn,
     PairColumn,
+    Regression,
     SelectionFile,
     TaskName,
     TestFile,
     TextColumn,
     TrainFile,
-    load_training_rows,
-    pick_device,
 )
 from thresher.config import SearchConfig, TrainConfig
 from thresher.errors import ConfigError
@@ -58,6 +57,7 @@ def search(
     text_column: TextColumn = None,
     pair_column: PairColumn = None,
     label_column: LabelColumn = None,
+    regression: Regression = None,
     recipe: Annotated[str | None, _train("recipe")] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with the tables \\[prune] and \\[train]; flags override it")
@@ -85,7 +85,7 @@ def search(
     from rich.markup import escape
 
     from thresher.cli.output import console, print_json, quality_table, quiet_libraries
-    from thresher.cli.pipeline import Job
+    from thresher.cli.pipeline import job_of
     from thresher.cli.prune import resolve
     from thresher.training.search.chain import check_settings
 
@@ -99,24 +99,12 @@ def search(
         prune_flags={},
     )
     check_settings(settings, train_config)
-    columns = (text_column, pair_column, label_column)
-    rows = load_training_rows(task=task, data=data, train=train, test=test, columns=columns, selection=selection)
-    job = Job(
-        model=model,
-        task=rows,
-        prune=prune_settings,
-        train=train_config,
-        out=out,
-        finetune=finetune,
-        device=pick_device(device),
-        resume=resume,
-        overwrite=overwrite,
-    )
+    job = job_of(given, train=train_config, prune=prune_settings)
     quiet_libraries()
     screen = console(as_json)
     report = search_job(job, settings, screen).report
     for split, models in report["quality"].items():
-        screen.print(quality_table(f"{rows.spec.name} {split}", models))
+        screen.print(quality_table(f"{job.task.spec.name} {split}", models))
     screen.print(escape(f"saved {out}, with pareto.json, pareto.svg and pareto.png"))
     if as_json:
         wanted = ("seconds", "statement", "within", "selection", "held_out_drop", "quality")
