@@ -76,6 +76,12 @@ FILES = [
         files={"a.csv": csv("a film,0.5", "the plot,high", "a joke,1.5")},
     ),
     Bad(
+        "word among numbers, searching",
+        "search {head} --train {tmp}/a.csv --regression --out {tmp}/out",
+        ("row 2 (line 3)", "'high' is not a number", "correct it"),
+        files={"a.csv": csv("a film,0.5", "the plot,high", "a joke,1.5")},
+    ),
+    Bad(
         "number without end",
         "prune {head} --train {tmp}/a.csv --out {tmp}/out",
         ("row 2 (line 3)", "label inf is not a finite number"),
