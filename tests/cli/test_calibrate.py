@@ -13,6 +13,7 @@ from thresher.cli.calibrate import FEWEST, parse_share, split_texts
 from thresher.engine.engine import Engine
 from thresher.errors import ConfigError, DataError
 from thresher.tasks import Example, load_task
+from thresher.tasks.files import read_texts
 
 CALIBRATE = "calibrate {model} --texts {texts} --out {out}"
 
@@ -71,18 +72,27 @@ def test_a_cost_instead_of_an_agreement(stock: Stock, texts: Path, tmp_path: Pat
     assert found["fit"]["relative_flops"] == pytest.approx(0.8, abs=0.05)
 
 
-def test_a_task_brings_its_rows_but_not_its_labels(stock: Stock, tmp_path: Path) -> None:
+def test_a_task_brings_its_selection_rows_but_not_its_labels(
+    stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sst2").mkdir()
     rows = [{"sentence": text, "label": int(label == "positive")} for text, label in tiny.sentences(120)]
     tiny.write_rows(tmp_path / "sst2" / "train.jsonl", rows[:90])
     tiny.write_rows(tmp_path / "sst2" / "validation.jsonl", rows[90:])
+    task = load_task("sst2", data=tmp_path)
+    few = tiny.thresher(
+        "calibrate {model} --task sst2 --data {data} --out {out}", model=stock.head, data=tmp_path, out=tmp_path / "no"
+    )
+    assert few.code == 1 and f"{len(task.selection)} different texts are too few" in few.err, (
+        "training rows would flatter"
+    )
+    monkeypatch.setattr("thresher.cli.calibrate.FEWEST", len(task.selection))
     call = "calibrate {model} --task sst2 --data {data} --out {out} --json"
     done = tiny.succeeds(call, model=stock.head, data=tmp_path, out=tmp_path / "out")
     found = done.json()
     assert done.err.splitlines()[-1] == f"thresher bench {tmp_path / 'out'} --task sst2 --data {tmp_path}"
-    task = load_task("sst2", data=tmp_path)
-    half = len(task.train + task.selection) // 2
-    assert found["texts"] == {"fit": half, "judge": half, "source": "rows of sst2, labels unread"}
+    assert found["texts"]["fit"] + found["texts"]["judge"] == len(task.selection)
+    assert found["texts"]["source"] == "rows of sst2, labels unread"
     assert tiny.manifest(tmp_path / "out")["task"]["name"] == "sst2"
     tiny.succeeds("eval {run} --data {data}", run=tmp_path / "out", data=tmp_path)
 
@@ -178,3 +188,15 @@ def test_pairs_among_single_texts_are_named_by_their_line(
     texts.write_text("\n".join([*lines, *lines]), encoding="utf-8")
     done = tiny.thresher(CALIBRATE, model=stock.head, texts=texts, out=tmp_path / "out")
     assert done.code == 1 and f"{texts}, {said}; make them alike" in done.err
+
+
+def test_truncated_texts_are_counted(stock: Stock, texts: Path, tmp_path: Path) -> None:
+    done = tiny.succeeds(CALIBRATE + " --max-length 5", model=stock.head, texts=texts, out=tmp_path / "out")
+    assert "of the texts truncated to 5 tokens" in " ".join(done.out.split())
+
+
+def test_only_a_line_s_end_ends_a_text(tmp_path: Path) -> None:
+    """As in every other file: not U+2028 and its like; a byte order mark is no text."""
+    file = tmp_path / "texts.txt"
+    file.write_bytes("\ufeffone\r\ntwo\u2028still two\nthree\x0cstill three\n\n".encode())
+    assert [example.text for example in read_texts(file)] == ["one", "two\u2028still two", "three\x0cstill three"]

@@ -1,5 +1,6 @@
 """thresher prune: every kind of input gives a whole run that other programs can open."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -300,3 +301,29 @@ def test_other_class_names_are_taken_where_that_is_asked_for(stock: Stock, tmp_p
     model = tiny.save_model(tmp_path / "model", tiny.classifier_config(("no", "yes")))
     tiny.succeeds(PRUNE + " --finetune never", model=model, rows=stock.rows, out=tmp_path / "run")
     assert tiny.manifest(tmp_path / "run")["quality"]
+
+
+def test_a_head_without_weights_is_not_made_up(stock: Stock, tmp_path: Path) -> None:
+    """The folder says that it has a head; the library would give it a random one."""
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "headless"
+    shutil.copytree(stock.head, folder)
+    kept = {name: value for name, value in tiny.weights(folder).items() if not name.startswith("classifier")}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    done = tiny.thresher(
+        "prune {model} --train {rows} --out {out}", model=folder, rows=stock.rows, out=tmp_path / "run"
+    )
+    assert done.code == 1 and "classifier" in done.err and not (tmp_path / "run").exists()
+
+
+def test_a_target_that_was_missed_is_named(stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thresher.training.trainer.SLACK", -0.9)
+    done = tiny.succeeds(PRUNE, model=stock.head, rows=stock.rows, out=tmp_path / "run")
+    assert "no checkpoint came down to the 0.6 of the FLOPs asked for" in " ".join(done.out.split())
+
+
+def test_truncated_rows_are_counted(stock: Stock, tmp_path: Path) -> None:
+    done = tiny.succeeds(PRUNE + " --max-length 5", model=stock.head, rows=stock.rows, out=tmp_path / "run")
+    said = " ".join(done.out.split())
+    assert "training rows truncated to 5 tokens" in said and "selection rows truncated to 5 tokens" in said

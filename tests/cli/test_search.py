@@ -121,8 +121,32 @@ def test_the_same_report_gives_the_same_figure(found: tuple[tiny.Said, Path], tm
 def test_prune_with_a_drop_searches_too(stock: Stock, tmp_path: Path) -> None:
     quick = "--max-steps 2 --batch-size 8 --precision fp32 --device cpu"
     command = f"prune {{model}} --train {{rows}} --test {{test}} --out {{out}} --max-drop 1% {quick} --json"
-    tiny.succeeds(command, model=stock.bare, rows=stock.rows, test=stock.test, out=tmp_path / "run")
+    done = tiny.succeeds(command, model=stock.bare, rows=stock.rows, test=stock.test, out=tmp_path / "run")
     assert {"thresher.json", "pareto.json"} <= tiny.tree(tmp_path / "run")
+    found = done.json()
+    assert isinstance(found["within"], bool) and found["statement"] and "test" in found["held_out_drop"]
+
+
+def test_a_search_whose_time_was_up_goes_on_with_more(
+    stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first trial ends in time, the others do not begin."""
+    from thresher.training.search import chain
+
+    def points() -> int:
+        return len(json.loads((tmp_path / "run" / "pareto.json").read_text(encoding="utf-8"))["points"])
+
+    command = f"search {{model}} --train {{rows}} --test {{test}} --out {{out}} --max-drop 1% {QUICK}"
+    places = {"model": stock.head, "rows": stock.rows, "test": stock.test, "out": tmp_path / "run"}
+    with monkeypatch.context() as patch:
+        patch.setattr(chain, "_time_over", lambda setup: True)
+        said = tiny.succeeds(command, **places)
+    assert "--resume with more --budget-minutes goes on" in " ".join(said.out.split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.partial"]
+    before = points()
+    tiny.succeeds(command + " --resume", **places)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert points() > before
 
 
 def test_a_drop_and_a_target_exclude_each_other(stock: Stock, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.tiny import gated_model, keyword_rows, keyword_task, quick, stock_model, tiny_tokenizer
+from tests.training.tiny import gated_model, keyword_rows, keyword_task, quick, stock_model, tiny_tokenizer, trainer_for
 from thresher.baselines import method_named
 from thresher.core.cost import EncoderShape
 from thresher.errors import ConfigError, ModelError
@@ -55,6 +55,27 @@ def test_lowest_flops_by_hand() -> None:
     assert lowest_flops(SHAPE, LENGTHS, [0.0, 0.5, math.inf]) == pytest.approx((ten + four) / DENSE)
     # A zero after a positive threshold changes nothing: what is dropped stays dropped.
     assert lowest_flops(SHAPE, LENGTHS, [0.0, 0.5, 0.0]) == pytest.approx((ten + four) / DENSE)
+
+
+def test_protected_tokens_hold_the_cost_up() -> None:
+    """Of ten and four tokens two and three stay, from the second layer on."""
+    ten = (400 + 160 + 12 * 10) + (400 + 160 + 12 * 2) + (16 + 32 + 12 * 2)
+    four = (64 + 64 + 12 * 4) + (64 + 64 + 12 * 3) + (36 + 48 + 12 * 3)
+    staying = torch.tensor([2, 3])
+    thresholds = [0.0, 0.5, math.inf]
+    found = lowest_flops(SHAPE, LENGTHS, thresholds, protected=staying)
+    assert found == pytest.approx((ten + four) / DENSE) and found > lowest_flops(SHAPE, LENGTHS, thresholds)
+    with pytest.raises(ConfigError, match="dropping all but the protected tokens in every pruning layer leaves"):
+        check_reachable(SHAPE, LENGTHS, thresholds, found - 0.01, protected=staying)
+    check_reachable(SHAPE, LENGTHS, thresholds, found + 0.01, protected=staying)
+
+
+@pytest.mark.parametrize("method", ["learned", "soft", "collapse"])
+def test_a_target_that_protection_rules_out_is_refused_before_training(method: str) -> None:
+    """All up to the first separator stays, and single texts have no other."""
+    model = gated_model(protect=("first", "first_segment"), separator_id=tiny_tokenizer().sep_token_id)
+    with pytest.raises(ConfigError, match="target_flops = 0.3 cannot be reached.*protected tokens"):
+        trainer_for(model, quick(method=method, target_flops=0.3))
 
 
 def test_lowest_flops_without_and_with_nothing_but_pruning_layers() -> None:

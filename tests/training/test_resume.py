@@ -262,3 +262,20 @@ def test_how_steps_run_may_change_between_interruption_and_resumption(whole: Any
     interrupt(tmp_path, "soft", 4)
     changed = replace(CONFIG, record=False, save_seconds=5.0)
     assert differing(train(tmp_path, resume=True, seed=9, config=changed)[0], whole[0]) == []
+
+
+@pytest.mark.parametrize("method", ["lat", "learned"])
+def test_what_another_run_remembered_in_the_folder_is_not_recalled(tmp_path: Path, method: str) -> None:
+    config = quick(method=method, max_steps=STEPS, target_flops=0.6)
+    train(tmp_path, config=config, finetune=False)
+    trainer = Trainer(
+        gated_model(),
+        tiny_tokenizer(),
+        keyword_task(),
+        config,
+        method=method_named(method),
+        work=tmp_path,
+        device="cpu",
+    )
+    assert not (tmp_path / "remembered.json").exists()
+    assert trainer.method.run.recall() is None

@@ -256,6 +256,14 @@ def test_a_trial_is_not_given_up_at_its_last_step() -> None:
     watch.step(metric=0.4)
 
 
+def test_a_trial_that_is_done_when_time_is_up_counts() -> None:
+    watch = search_trial.Watch(Recorder(), 0.0)
+    watch.begin("hard", total=2)
+    with pytest.raises(search_trial.OutOfTime):
+        watch.step()
+    watch.step()
+
+
 def test_when_time_is_up_the_best_so_far_is_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(search_trial.time, "time", lambda: clock[0])

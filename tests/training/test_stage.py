@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tests.training.tiny import Recorder, gated_model, keyword_rows, quick, tiny_tokenizer, value_task, weights_of
 from thresher.baselines import method_named
-from thresher.errors import ConfigError, PredictionError
+from thresher.errors import PredictionError
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.tasks.encode import Encoded, encode
 from thresher.tasks.task import Task
@@ -134,9 +134,9 @@ def test_every_step_has_its_own_seed() -> None:
 
 def test_batches_depend_on_the_seed_only() -> None:
     rows = rows_of(50)
-    first = list(_step_batches(rows, 20, start=0, settings=SETTINGS, world=1))
-    again = list(_step_batches(rows, 20, start=0, settings=SETTINGS, world=1))
-    other = list(_step_batches(rows, 20, start=0, settings=replace(SETTINGS, seed=1), world=1))
+    first = list(_step_batches(rows, 20, start=0, settings=SETTINGS))
+    again = list(_step_batches(rows, 20, start=0, settings=SETTINGS))
+    other = list(_step_batches(rows, 20, start=0, settings=replace(SETTINGS, seed=1)))
     assert first == again
     assert first != other
     assert [step for step, _ in first] == list(range(20))
@@ -149,19 +149,14 @@ def test_batches_depend_on_the_seed_only() -> None:
 
 def test_batches_from_the_middle_are_the_rest() -> None:
     rows = rows_of(50)
-    whole = list(_step_batches(rows, 20, start=0, settings=SETTINGS, world=1))
+    whole = list(_step_batches(rows, 20, start=0, settings=SETTINGS))
     for start in (1, 6, 13, 20):
-        assert list(_step_batches(rows, 20, start=start, settings=SETTINGS, world=1)) == whole[start:]
+        assert list(_step_batches(rows, 20, start=start, settings=SETTINGS)) == whole[start:]
 
 
 def test_fewer_rows_than_a_batch() -> None:
-    found = list(_step_batches(rows_of(3), 4, start=0, settings=SETTINGS, world=1))
+    found = list(_step_batches(rows_of(3), 4, start=0, settings=SETTINGS))
     assert [sorted(batch) for _, batch in found] == [[0, 1, 2]] * 4
-
-
-def test_too_few_rows_to_split_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="3 training rows cannot be split over 1 processes x accumulate = 4"):
-        list(_step_batches(rows_of(3), 4, start=0, settings=replace(SETTINGS, accumulate=4), world=1))
 
 
 # --- the loop --------------------------------------------------------------------------------------------------------

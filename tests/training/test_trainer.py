@@ -25,6 +25,7 @@ from tests.training.tiny import (
 from thresher.config import RECIPES, TrainConfig
 from thresher.errors import ConfigError, DataError, ModelError
 from thresher.models.attach import encoder_shape, gates_of
+from thresher.models.predict import Predictions
 from thresher.tasks.encode import encode, padded_batches
 from thresher.training import trainer as trainer_module
 from thresher.training.budget import measured_flops
@@ -108,11 +109,11 @@ def test_the_best_fine_tuned_checkpoint_becomes_the_teacher(monkeypatch: pytest.
     trainer = trainer_for(model, quick(max_steps=4), finetune=True)
     seen: list[dict[str, Tensor]] = []
 
-    def falling(*, pruned: bool) -> dict[str, float]:
+    def falling(found: Predictions) -> dict[str, float]:
         seen.append(weights_of(model))
-        return {"score": 1.0 - 0.1 * len(seen)} | ({"relative_flops": 0.6} if pruned else {})
+        return {"score": 1.0 - 0.1 * len(seen)} | ({} if found.kept is None else {"relative_flops": 0.6})
 
-    monkeypatch.setattr(trainer.judge, "evaluate", falling)
+    monkeypatch.setattr(trainer.judge, "score", falling)
     standing = trainer.fit()
     assert [row["score"] for row in standing.history[:2]] == pytest.approx([0.9, 0.8])
     assert not torch.equal(seen[0]["classifier.weight"], seen[1]["classifier.weight"])
@@ -247,6 +248,19 @@ def test_where_none_fits_the_best_score_wins() -> None:
 
 def test_the_later_of_equals_wins_because_it_trained_longer() -> None:
     assert considered((0.7, 0.4), (0.7, 0.5)) == (0.7, True, 1)
+
+
+def test_a_dense_model_with_one_answer_is_named() -> None:
+    """Nothing can be lost by pruning it, and every drop would be zero."""
+    for constant in (True, False):
+        model, recorder = gated_model(), Recorder()
+        if constant:
+            with torch.no_grad():
+                model.classifier.weight.zero_()
+                model.classifier.bias.copy_(torch.tensor([0.0, 1.0]))
+        trainer_for(model, quick(max_steps=1), progress=recorder).fit()
+        said = [text for text in recorder.notes if "to every selection row" in text]
+        assert len(said) == constant
 
 
 def test_without_a_target_only_the_score_counts() -> None:

@@ -4,7 +4,7 @@ import math
 
 from thresher.core.gates import ramp
 from thresher.errors import ConfigError
-from thresher.training.budget import SLACK, check_reachable
+from thresher.training.budget import SLACK
 from thresher.training.method import Method, Thresholds
 
 
@@ -32,8 +32,7 @@ class Collapse(Method):
         super().begin()
         if "first" not in self.gates.config.protect:
             raise ConfigError("method = 'collapse' keeps only protected tokens; add 'first' to protect")
-        if self.target is not None:
-            check_reachable(self.run.shape, self.run.lengths, self._from(0), self.target)
+        self._check_target(self._from(0))
         self.gates.set_thresholds(self._from(self.run.shape.layers - 1))
 
     def meet(self, target: float) -> float:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from thresher.evaluation.training_free import Goal, Judged
     from thresher.tasks import Example, Task
+    from thresher.tasks.encode import EncodedSet
 
 FEWEST = 64  # half of them judge the result; with fewer its interval says nothing
 DEFAULT_AGREEMENT = "99%"
@@ -50,6 +51,7 @@ def calibrate(
     from rich.progress import Progress
 
     from thresher.cli.output import console, print_json, quiet_libraries
+    from thresher.cli.pipeline import check_folder
     from thresher.config import PruneConfig
     from thresher.engine.engine import Engine
     from thresher.engine.packed import PackedClassifier
@@ -63,12 +65,15 @@ def calibrate(
         raise ConfigError(f"rows = {rows} is below {FEWEST}, the fewest texts that thresholds can be fitted with")
     if max_length is not None and max_length < 4:
         raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
-    check_out(out)
+    check_folder(out)
+    if out.exists() and any(out.iterdir()):
+        raise RunError(f"{out} exists and is not empty; choose another --out")
     examples, named = _load_texts(texts, task, data)
     fitting, judging = split_texts(examples, rows)
     quiet_libraries()
     network, tokenizer = _load_classifier(model, named)
-    fit_texts, judge_texts = (_encode(network, tokenizer, part, max_length) for part in (fitting, judging))
+    encoded = [_encode(network, tokenizer, part, max_length) for part in (fitting, judging)]
+    fit_texts, judge_texts = ([(row.input_ids, row.token_type_ids) for row in found.rows] for found in encoded)
     check_reachable(encoder_shape(network), [len(ids) for ids, _ in fit_texts], goal)
     prune_(network, PruneConfig(score="value"))
     engine = Engine.from_model(network, tokenizer, device="cpu")
@@ -77,6 +82,9 @@ def calibrate(
     screen = console(as_json)
     arithmetic = f"{packed.backend.dtype}: {engine.why}"
     screen.print(escape(f"{len(fitting)} texts to fit, {len(judging)} others to judge; {arithmetic}"))
+    truncated = sum(found.truncated for found in encoded)
+    if truncated:
+        screen.print(f"{truncated} of the texts truncated to {encoded[0].max_length} tokens")
     with Progress(console=screen, transient=True) as bars:
         bar = bars.add_task("trying thresholds", total=None)
         sample = Sample(packed, fit_texts, on_trial=lambda: bars.advance(bar))
@@ -121,16 +129,6 @@ def parse_share(text: str) -> float:
         raise ConfigError(f"agreement = {text!r} is not a share; write 99% or 0.99") from error
 
 
-def check_out(out: Path) -> None:
-    """Refuse to destroy anything, before any work starts."""
-    if not out.name:
-        raise ConfigError(f"--out {out} is not the name of a new folder; give one such as runs/quick")
-    if out.is_file():
-        raise RunError(f"{out} is a file; --out must name a folder")
-    if out.exists() and any(out.iterdir()):
-        raise RunError(f"{out} exists and is not empty; choose another --out")
-
-
 def split_texts(examples: "list[Example]", rows: int) -> "tuple[list[Example], list[Example]]":
     """At most `rows` different texts, evenly spread, in two halves by hash: no text is in both."""
     from thresher.tasks.splits import fingerprint, hold_out
@@ -154,8 +152,7 @@ def _load_texts(texts: Path | None, task: str | None, data: Path | None) -> "tup
         return read_texts(texts), None
     named = load_named_task(str(task), data)
     # Rows that a model was trained on get surer predictions than new ones, and would promise too much.
-    held = named.selection
-    return (held if len(held) >= FEWEST else [*held, *named.train]), named
+    return named.selection, named
 
 
 def _load_classifier(model: str, named: "Task | None") -> tuple[Any, Any]:
@@ -173,11 +170,10 @@ def _load_classifier(model: str, named: "Task | None") -> tuple[Any, Any]:
     return network, tokenizer
 
 
-def _encode(network: Any, tokenizer: Any, examples: "list[Example]", max_length: int | None) -> list[Any]:
+def _encode(network: Any, tokenizer: Any, examples: "list[Example]", max_length: int | None) -> "EncodedSet":
     from thresher.tasks.encode import encode, usable_positions
 
-    found = encode(tokenizer, examples, max_length=max_length, positions=usable_positions(network.config))
-    return [(row.input_ids, row.token_type_ids) for row in found.rows]
+    return encode(tokenizer, examples, max_length=max_length, positions=usable_positions(network.config))
 
 
 def _bench_command(out: Path, texts: Path | None, task: str | None, data: Path | None) -> str:
@@ -222,6 +218,6 @@ def _verdict(judged: "Judged", goal: "Goal") -> str:
     )
     if found.rms is not None:
         text += f"; values move by {found.rms:.3f} of their spread"
-    if goal.agreement is not None and found.value < goal.agreement:
+    if goal.agreement is not None and round(found.value, 3) < goal.agreement:  # as it is shown
         text += f"; that is below the {percent(goal.agreement)} asked for: give more texts, or ask for more agreement"
     return text

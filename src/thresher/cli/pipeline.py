@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from thresher.cli.options import load_training_rows, pick_device
 from thresher.config import PruneConfig, TrainConfig
 from thresher.errors import ConfigError, ModelError, RunError
-from thresher.workplace import work_of
+from thresher.workplace import has_state, work_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,27 +61,31 @@ def check_output(job: Job) -> None:
     """Refuse to destroy anything, before any work starts."""
     from thresher.models.checkpoint import MANIFEST
 
-    if not job.out.name:
-        raise ConfigError(f"--out {job.out} is not the name of a new folder; give one such as runs/first")
-    if job.out.is_file():
-        raise RunError(f"{job.out} is a file; --out must name a folder")
+    check_folder(job.out)
     if job.out.exists() and any(job.out.iterdir()) and not (job.out / MANIFEST).is_file():
         raise RunError(f"{job.out} exists and is not a thresher run; choose another --out")
-    _check_writable(job.out)
-    if job.resume and not job.work.exists() and (job.out / MANIFEST).is_file():
-        raise RunError(f"nothing to resume: {job.out} is already complete; replace it with --overwrite")
-    if job.resume and not job.work.exists():
+    saved = has_state(job.work)
+    if job.resume and not saved:
+        if job.work.exists():
+            raise RunError(f"nothing to resume: {job.work} has no saved state yet; start anew with --overwrite")
+        if (job.out / MANIFEST).is_file():
+            raise RunError(f"nothing to resume: {job.out} is already complete; replace it with --overwrite")
         raise RunError(f"nothing to resume: {job.work} does not exist; start without --resume")
     if job.resume or job.overwrite:
         return
     if job.work.exists():
-        raise RunError(f"{job.work} holds an interrupted run; go on with --resume, or start anew with --overwrite")
+        way = "go on with --resume, or start anew" if saved else "nothing is saved to go on from; start anew"
+        raise RunError(f"{job.work} holds an interrupted run; {way} with --overwrite")
     if job.out.exists() and any(job.out.iterdir()):
         raise RunError(f"{job.out} already holds a run; choose another --out, or replace it with --overwrite")
 
 
-def _check_writable(out: Path) -> None:
-    """Find out now, and not after hours of training, that the folder cannot be made."""
+def check_folder(out: Path) -> None:
+    """Find out now, and not after hours of work, that the folder cannot be made."""
+    if not out.name:
+        raise ConfigError(f"--out {out} is not the name of a new folder; give one such as runs/first")
+    if out.is_file():
+        raise RunError(f"{out} is a file; --out must name a folder")
     above = next(folder for folder in out.absolute().parents if folder.exists())
     try:
         with tempfile.TemporaryDirectory(dir=above, prefix=f".{out.name}."):
@@ -122,14 +126,16 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
         count = trainer.accelerator.num_processes
         processes = f", {count} processes" if count > 1 else ""
         screen.print(f"training in {trainer.precision} on {trainer.accelerator.device.type}{processes}")
-        if trainer.train_set.truncated:
-            screen.print(
-                f"{trainer.train_set.truncated} training rows truncated to {trainer.train_set.max_length} tokens"
-            )
+        for text in trainer.truncation():
+            screen.print(text)
     trainer.accelerator.wait_for_everyone()
     standing = trainer.fit()
     if not trainer.accelerator.is_main_process:
         return None
+    if not standing.best_fits:
+        screen.print(
+            f"no checkpoint came down to the {job.train.target_flops:g} of the FLOPs asked for; the best is kept"
+        )
     # The test rows took no part in training or selection.
     versions = {"dense": Version(trainer.dense_weights(), pruned=False), "pruned": Version({}, pruned=True)}
     quality = measure(model, tokenizer, job.task, versions, max_length=job.train.max_length, screen=screen)
@@ -168,7 +174,7 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
             "forbids to train one; use --finetune auto"
         )
     if fits and job.finetune != "always":
-        model, tokenizer = load_dense(job.model)
+        model, tokenizer = load_dense(job.model, whole=True)
         _check_classes(model, spec.labels, asked_for=job.finetune == "never")
         return model, tokenizer, False
     labels = dict(enumerate(spec.labels or ("value",)))
@@ -222,10 +228,12 @@ def save_run(
     *,
     dense: dict[str, Any] | None,
     add_files: Callable[[Path], object] = lambda folder: None,
+    keep_work: bool = False,
 ) -> None:
     """The run as one folder that appears whole; the dense model we fine-tuned ourselves goes into its folder dense/.
 
-    `add_files` writes what else belongs there. The state of unfinished work goes last: a kill before leaves it.
+    `add_files` writes what else belongs there. The state of unfinished work goes last, unless it is kept: a kill before
+    leaves it.
     """
     from thresher.models.checkpoint import replacing_folder, save
     from thresher.records import provenance
@@ -238,4 +246,5 @@ def save_run(
     with replacing_folder(job.out) as folder:
         save(model, tokenizer, folder, about=about, dense=dense)
         add_files(folder)
-    shutil.rmtree(job.work, ignore_errors=True)
+    if not keep_work:
+        shutil.rmtree(job.work, ignore_errors=True)

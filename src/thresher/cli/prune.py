@@ -98,7 +98,7 @@ def prune(
     given = locals()
     train_set, prune_set = given_settings(settings or [])
     for name in (*TRAIN_FLAGS, *PRUNE_FLAGS):
-        if name in {**train_set, **prune_set} and given[name]:
+        if name in {**train_set, **prune_set} and given[name] not in (None, []):
             raise ConfigError(f"{name} is given twice, as a flag and with --set; give it once")
     train_config, prune_settings = resolve(
         recipe,
@@ -106,7 +106,8 @@ def prune(
         train_flags=train_set | {name: given[name] for name in TRAIN_FLAGS if given[name] is not None},
         prune_flags=prune_set | {name: given[name] for name in PRUNE_FLAGS if given[name]},
     )
-    if max_drop is not None and (target_flops is not None or lambda_ is not None):
+    costs = {name for name in ("target_flops", "lambda_") if given[name] is not None or name in train_set}
+    if max_drop is not None and costs:
         raise ConfigError(f"--max-drop {max_drop} finds the cost itself; leave out --target-flops and --lambda")
     wanted = None if max_drop is None else search_settings(max_drop)
     job = job_of(given, train=train_config, prune=prune_settings)
@@ -120,7 +121,7 @@ def prune(
     screen.print(layers_table(next(iter(outcome.report["quality"].values()))["pruned"]))
     screen.print(escape(f'saved {out}; see it at work: thresher explain {out} "some text"'))
     if as_json:
-        print_json({"out": str(out), "seconds": outcome.report["seconds"], "quality": outcome.report["quality"]})
+        print_json({"out": str(out), **{name: value for name, value in outcome.report.items() if name != "history"}})
 
 
 def resolve(

@@ -107,8 +107,7 @@ def search(
         screen.print(quality_table(f"{job.task.spec.name} {split}", models))
     screen.print(escape(f"saved {out}, with pareto.json, pareto.svg and pareto.png"))
     if as_json:
-        wanted = ("seconds", "statement", "within", "selection", "held_out_drop", "quality")
-        print_json({"out": str(out), **{name: report[name] for name in wanted}})
+        print_json({"out": str(out), **report})
 
 
 def search_settings(max_drop: str, **others: Any) -> SearchConfig:
@@ -185,7 +184,9 @@ def search_job(job: "Job", settings: SearchConfig, screen: "Console") -> "Outcom
         draw_pareto(found.report, folder)
 
     dense = found.dense if finetune else None
-    save_run(job, found.model, tokenizer, report, dense=dense, add_files=add_files)
+    save_run(job, found.model, tokenizer, report, dense=dense, add_files=add_files, keep_work=found.out_of_time)
+    if found.out_of_time:
+        screen.print(escape(f"time was up; --resume with more --budget-minutes goes on, from {job.work}"))
     return Outcome(model=found.model, tokenizer=tokenizer, report=report)
 
 

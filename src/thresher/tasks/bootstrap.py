@@ -57,7 +57,7 @@ def drawn_drops(
 ) -> Floats:
     """(draws, models) drops of several pruned models against the dense one, all on the same drawn rows."""
     found = []
-    for counts in _counts(len(labels), draws=draws, seed=seed):
+    for counts in drawn_counts(len(labels), draws=draws, seed=seed):
         base = scores(spec, dense, labels, counts)
         found.append(np.stack([base - scores(spec, logits, labels, counts) for logits in pruned], axis=1))
     return np.concatenate(found)
@@ -73,7 +73,8 @@ def scores(spec: TaskSpec, logits: NDArray[Any], labels: NDArray[Any], counts: F
     return np.mean(found, axis=0)  # type: ignore[no-any-return]  # numpy's mean is typed as Any
 
 
-def _counts(rows: int, *, draws: int, seed: int) -> Iterator[Floats]:
+def drawn_counts(rows: int, *, draws: int, seed: int) -> Iterator[Floats]:
+    """(draws, rows) how often each row is drawn, a chunk of draws at a time."""
     generator = np.random.default_rng(seed)
     size = max(1, CHUNK // rows)
     for start in range(0, draws, size):

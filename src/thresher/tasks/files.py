@@ -173,7 +173,9 @@ def read_texts(file: Path) -> list[Example]:
     if file.suffix.lower() in TABLES:
         raise DataError(f"{file} is a table; the file must hold one text per line, such as a .txt of the text column")
     try:
-        lines = {at: line for at, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1) if line.strip()}
+        # Only "\n" ends a line, as everywhere; a byte order mark is no part of the first text.
+        read = file.read_bytes().decode("utf-8-sig").split("\n")
+        lines = {at: line.removesuffix("\r") for at, line in enumerate(read, 1) if line.strip()}
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text: {error}") from error
     if not lines:

@@ -25,10 +25,13 @@ def measured_flops(model: nn.Module, batches: Sequence[Batch]) -> float:
     return float(relative_flops(encoder_shape(model), found.lengths, found.kept))
 
 
-def lowest_flops(shape: EncoderShape, lengths: Tensor, thresholds: Sequence[float]) -> float:
-    """What remains when every layer with a positive threshold keeps one token. lengths: (rows,)."""
+def lowest_flops(
+    shape: EncoderShape, lengths: Tensor, thresholds: Sequence[float], *, protected: Tensor | int = 1
+) -> float:
+    """What remains when layers with a positive threshold keep protected tokens only. lengths, protected: (rows,)."""
     first = next((i for i, value in enumerate(thresholds) if value > 0), shape.layers)
-    kept = torch.ones(len(lengths), shape.layers, dtype=torch.long)
+    least = torch.as_tensor(protected).expand_as(lengths)
+    kept = least[:, None].repeat(1, shape.layers)
     kept[:, :first] = lengths[:, None]
     return float(relative_flops(shape, lengths, kept))
 
@@ -39,14 +42,16 @@ def check_reachable(
     thresholds: Sequence[float],
     target: float,
     *,
+    protected: Tensor | int = 1,
     way_out: str = "let every layer prune with [prune] ramp = 'plain' in a --config file",
 ) -> None:
     """Refuse, before any training, a target that no scaling of these thresholds reaches."""
-    lowest = lowest_flops(shape, lengths, thresholds)
+    lowest = lowest_flops(shape, lengths, thresholds, protected=protected)
     if target < lowest:
         hint = "" if thresholds[0] > 0 else f", or {way_out}"
+        left = "one token" if int(torch.as_tensor(protected).max()) == 1 else "the protected tokens"
         raise ConfigError(
-            f"target_flops = {target} cannot be reached: even dropping all but one token in every pruning layer leaves "
+            f"target_flops = {target} cannot be reached: even dropping all but {left} in every pruning layer leaves "
             f"{lowest:.3f}; ask for more{hint}"
         )
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+from numpy.typing import NDArray
 from torch import Tensor
 
 from thresher.core.cost import relative_flops
@@ -14,9 +15,18 @@ from thresher.core.losses import distillation_loss
 from thresher.models.attach import encoder_shape
 from thresher.models.predict import Batch, Predictions, predict
 from thresher.tasks.encode import EncodedSet, padded_batches
-from thresher.tasks.task import Task
+from thresher.tasks.task import Task, TaskSpec
 
 TOKENS_AT_ONCE = {"cpu": 8192, "cuda": 32768}  # a GPU spends its time waiting for the host where they are few
+
+
+def blind(spec: TaskSpec, logits: NDArray[Any]) -> list[str]:
+    """What is to be said of a classifier that has one answer for all rows. logits: (rows, outputs)."""
+    answers = [] if spec.regression else np.unique(logits.argmax(axis=1)).tolist()
+    if len(answers) != 1:
+        return []
+    only = spec.labels[answers[0]]
+    return [f"the dense model answers '{only}' to every selection row: nothing can be lost; it needs more training"]
 
 
 class Judge:
@@ -33,7 +43,10 @@ class Judge:
 
     def evaluate(self, *, pruned: bool) -> dict[str, float]:
         """Metrics; with relative FLOPs when pruned."""
-        found = self.predict(self.batches, pruned=pruned)
+        return self.score(self.predict(self.batches, pruned=pruned))
+
+    def score(self, found: Predictions) -> dict[str, float]:
+        """Metrics of predictions for the selection rows."""
         scores = self._task.score(found.logits.numpy(), self._labels)
         if found.kept is not None:
             scores["relative_flops"] = float(relative_flops(self._shape, found.lengths, found.kept))

@@ -19,7 +19,7 @@ from thresher.models.rules import Rule
 from thresher.training.budget import resting_from
 from thresher.training.method import Method
 
-ROUNDS = (0.15, 0.3)  # of the steps, after which the worse half of the shapes goes
+ROUNDS = (0.15, 0.3)  # of the steps: after the first the worse half of the shapes goes, after the last all but one
 GAIN = 0.1  # of a threshold's logarithm, for the error of its layer's share
 
 
@@ -147,17 +147,22 @@ class Learned(Method):
         rule.track(race[step % len(race)], kept)
         for share in ROUNDS:
             if step == int(share * steps) and len(race) > 1:
-                race = self._better_half(race, step)
+                left = 1 if share == ROUNDS[-1] else (len(race) + 1) // 2
+                race = self._best_of(race, left, step)
         if step == last and self.target is not None:
             # Until now thresholds followed what training keeps, under dropout; what counts is what others will keep.
             self._fit(race[0], self.target, shown=False)
         rule.take(race[(step + 1) % len(race)])
 
     def finish(self) -> float | None:
+        race, score = self.rule.in_race(), None
+        if len(race) > 1 and not self._rounds:  # no step was asked for
+            self.rule.take(self._best_of(race, 1, 0)[0])
+            score = self.run.evaluate()["score"]
         thresholds = self.rule.current.clone()
         self.gates.rule = None
         self.gates.set_thresholds(thresholds)
-        return None
+        return score
 
     def about(self) -> dict[str, Any]:
         rounds = [{"step": int(step), "divergence_by_width": found} for step, found in self._rounds.items()]
@@ -168,9 +173,9 @@ class Learned(Method):
         """Of the race, divergence by width, by step: an interrupted run may come to one again."""
         return self.run.recall() or {}
 
-    def _better_half(self, race: list[int], step: int) -> list[int]:
+    def _best_of(self, race: list[int], left: int, step: int) -> list[int]:
         found = {index: self._divergence_of(index) for index in race}
-        kept = sorted(sorted(found, key=lambda index: found[index])[: (len(race) + 1) // 2])
+        kept = sorted(sorted(found, key=lambda index: found[index])[:left])
         self.rule.racing.copy_(torch.tensor([index in kept for index in range(len(self.rule.racing))]))
         by_width = {f"{self._widths[index]:g}": value for index, value in found.items()}
         self._rounds[str(step)] = by_width

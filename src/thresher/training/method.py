@@ -25,6 +25,7 @@ class Run:
     config: TrainConfig
     shape: EncoderShape
     lengths: Tensor  # (rows,) tokens of each selection row
+    protected: Tensor  # (rows,) how many of them always stay, at least one
     longest: int  # tokens of any training or selection row
     progress: Silent
     cost: Callable[[], float]  # relative FLOPs of hard pruning, measured on some of the selection rows
@@ -72,8 +73,13 @@ class Method:
         layers = self.run.shape.layers
         self.gates.rule = rule
         self.gates.set_thresholds([0.0] * layers)
+        self._check_target(pruning or [1.0] * layers, **words)
+
+    def _check_target(self, pruning: Sequence[float], **words: str) -> None:
+        """Refuse a target that cannot be reached by dropping in the layers where `pruning` is positive."""
+        run = self.run
         if self.target is not None:
-            check_reachable(self.run.shape, self.run.lengths, pruning or [1.0] * layers, self.target, **words)
+            check_reachable(run.shape, run.lengths, pruning, self.target, protected=run.protected, **words)
 
     def meet(self, target: float) -> float:
         """Turn the one knob until hard pruning costs `target`; returns the relative FLOPs that were reached."""
@@ -119,11 +125,10 @@ class Thresholds(Method):
     def begin(self) -> None:
         super().begin()
         self._ramp = self.gates.thresholds.detach().cpu().clone()
-        if self.target is not None:
-            check_reachable(self.run.shape, self.run.lengths, self._ramp.tolist(), self.target)
+        self._check_target(self._ramp.tolist())
 
-    def meet(self, target: float) -> float:
-        return self._scale(GateScaler(self.run.model, floor=0.01 * self._ramp), target)
+    def meet(self, target: float, *, shown: bool = True) -> float:
+        return self._scale(GateScaler(self.run.model, floor=0.01 * self._ramp), target, shown=shown)
 
     def after_hard_step(self, step: int, *, steps: int, flops: float | None, kept: list[float]) -> None:
         if self.target is None or flops is None:
@@ -131,7 +136,8 @@ class Thresholds(Method):
         if step < resting_from(steps):
             nudge(self.run.model, measured=flops, target=self.target + self._surplus)
         elif step == resting_from(steps):
-            self.meet_again(self.target)
+            # Until now thresholds followed what training rows cost, under dropout; what counts is what others will.
+            self.meet(self.target, shown=False)
 
     @functools.cached_property
     def _surplus(self) -> float:
@@ -141,10 +147,6 @@ class Thresholds(Method):
             surplus = self.run.training_cost() - self.run.cost()
             self.run.remember(surplus)
         return surplus
-
-    def meet_again(self, target: float) -> None:
-        """Until now thresholds followed what training rows cost, under dropout; what counts is what others will."""
-        self._scale(GateScaler(self.run.model, floor=0.01 * self._ramp), target, shown=False)
 
 
 class Soft(Thresholds):

@@ -72,7 +72,7 @@ class Bars(Silent):
             self._progress.console.print(f"{task.description} {done}/{total}  {shown}")
 
     def note(self, text: str) -> None:
-        self._progress.console.print(text)
+        self._progress.console.print(text, markup=False)
 
     def __enter__(self) -> Self:
         if self._progress.console.is_terminal:

@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from thresher.errors import ConfigError, PredictionError
+from thresher.errors import PredictionError
 from thresher.tasks.batches import batches
 from thresher.tasks.encode import Encoded, collate
 from thresher.training.objective import Losses
@@ -94,7 +94,7 @@ def run_stage(
 
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     progress.begin(plan.name, total=steps, done=start)
-    for step, chosen in _step_batches(rows, steps, start=start, settings=settings, world=world):
+    for step, chosen in _step_batches(rows, steps, start=start, settings=settings):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             set_rate(group, rate * _schedule(step, steps, settings.warmup))
         torch.manual_seed(_seed_for(settings.seed, plan.name, step, rank))
@@ -124,14 +124,10 @@ def check_passed_over(passed_over: int, stage: str, *, steps: int) -> None:
 
 
 def _step_batches(
-    rows: Sequence[Encoded], steps: int, *, start: int, settings: LoopSettings, world: int
+    rows: Sequence[Encoded], steps: int, *, start: int, settings: LoopSettings
 ) -> Iterator[tuple[int, list[int]]]:
     """Whole batches in a fixed order that depends on (seed, epoch) only, from step `start` on."""
     lengths = [len(row.input_ids) for row in rows]
-    if len(rows) < world * settings.accumulate:
-        raise ConfigError(
-            f"{len(rows)} training rows cannot be split over {world} processes x accumulate = {settings.accumulate}"
-        )
     size = min(settings.batch_size, len(rows))
     step, epoch = 0, 0
     while step < steps:

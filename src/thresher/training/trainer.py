@@ -27,17 +27,17 @@ from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_pos
 from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
-from thresher.training.judge import Judge
+from thresher.training.judge import Judge, blind
 from thresher.training.learned import Learned
 from thresher.training.method import Method, Run
 from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.progress import Silent
+from thresher.training.sample import cost_sample, protected_counts
 from thresher.training.snapshot import optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
 from thresher.training.standing import Standing, digest_of
 
-CALIBRATION_ROWS = 384
 REMEMBERED = "remembered.json"  # what the method knows, beside the saved state
 FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
 
@@ -45,9 +45,9 @@ FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its r
 class Trainer:
     """Teaches a model with gates (see `prune_`) which tokens to drop.
 
-    `fit` leaves the best checkpoint in the model, gates in hard mode. With `work`, the state is saved there at every
-    evaluation, and `resume=True` goes on from it. `finetune=True` trains the dense model first. `method` is how tokens
-    are chosen; `thresher.baselines.method_named` gives the rivals.
+    `fit` leaves the best checkpoint in the model, gates in hard mode. With `work`, the state is saved there at
+    evaluations, at least `save_seconds` apart, and `resume=True` goes on from it. `finetune=True` trains the dense
+    model first. `method` is how tokens are chosen; `thresher.baselines.method_named` gives the rivals.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Trainer:
             config=self.config,
             shape=self.shape,
             lengths=torch.tensor(self.selection_set.lengths),
+            protected=protected_counts(self.gates.config, self.judge.batches),
             longest=max(self.train_set.lengths + self.selection_set.lengths),
             progress=self.progress,
             cost=lambda: measured_flops(self.model, self._selection_sample),
@@ -103,6 +104,8 @@ class Trainer:
         self._resuming = resume
         if resume:
             self._restore()
+        elif work is not None and self.accelerator.is_main_process:
+            (work / REMEMBERED).unlink(missing_ok=True)  # by another run
 
     def fit(self) -> Standing:
         """Run what is left of the stages; afterwards the model holds the best pruned checkpoint."""
@@ -119,6 +122,15 @@ class Trainer:
         self.gates.about = {"task": self.task.describe(), "recipe": self.config.to_dict(), **self.method.about()}
         self.standing.seconds = self._seconds()
         return self.standing
+
+    def truncation(self) -> list[str]:
+        """What is to be said of rows that are longer than the limit."""
+        sets = {"training": self.train_set, "selection": self.selection_set}
+        return [
+            f"{found.truncated} {name} rows truncated to {found.max_length} tokens"
+            for name, found in sets.items()
+            if found.truncated
+        ]
 
     def dense_weights(self) -> dict[str, Tensor]:
         """The dense fine-tuned model that the pruned one started from, on the CPU, gates left out."""
@@ -138,8 +150,13 @@ class Trainer:
         self._teacher = {
             name: value.detach().cpu().clone() for name, value in weights_without_gates(self.model).items()
         }
-        self.standing.dense = self.judge.evaluate(pruned=False)
-        self._say(f"dense: selection score {self.standing.dense['score']:.4f}")
+        found = self.judge.predict(self.judge.batches, pruned=False)
+        self.standing.dense = self.judge.score(found)
+        for text in (
+            f"dense: selection score {self.standing.dense['score']:.4f}",
+            *blind(self.task.spec, found.logits.numpy()),
+        ):
+            self._say(text)
 
     def _soft(self) -> None:
         method, config = self.method, self.config
@@ -260,19 +277,12 @@ class Trainer:
 
     @functools.cached_property
     def _selection_sample(self) -> list[Batch]:
-        return self._sample(self.selection_set)
+        """Targets are meant for rows like these; training rows may be shorter."""
+        return cost_sample(self.selection_set, pad_id=self.pad_id, seed=self.config.seed)
 
     @functools.cached_property
     def _training_sample(self) -> list[Batch]:
-        return self._sample(self.train_set)
-
-    def _sample(self, data: EncodedSet) -> list[Batch]:
-        """A few rows, the same every time, to measure costs on. Targets are meant for rows like those of selection, and
-        training rows may be shorter."""
-        rows = data.rows
-        chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.config.seed))[:CALIBRATION_ROWS]
-        sample = EncodedSet([rows[i] for i in chosen.tolist()], 0, data.max_length)
-        return padded_batches(sample, pad_id=self.pad_id)
+        return cost_sample(self.train_set, pad_id=self.pad_id, seed=self.config.seed)
 
     # ---- the teacher
 

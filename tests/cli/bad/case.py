@@ -111,6 +111,12 @@ def partial(tmp: Path, stock: Stock, run: Path) -> None:
     (tmp / "out.partial" / "state").mkdir(parents=True)
 
 
+def leftovers(tmp: Path, stock: Stock, run: Path) -> None:
+    """{tmp}/out.partial: of a run that was interrupted before anything was saved to go on from."""
+    (tmp / "out.partial").mkdir()
+    (tmp / "out.partial" / "remembered.json").write_text("{}", encoding="utf-8")
+
+
 def interrupted(tmp: Path, stock: Stock, run: Path) -> None:
     """{tmp}/out.partial: what an interrupted run with the default settings leaves behind."""
     from thresher.training.snapshot import write_snapshot

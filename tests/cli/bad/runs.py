@@ -11,6 +11,7 @@ from tests.cli.bad.case import (
     csv,
     damaged_state,
     interrupted,
+    leftovers,
     partial,
     run_in_out,
     three_classes,
@@ -36,6 +37,8 @@ OUTPUT = [
     Bad("interrupted run in the way", PRUNE, ("out.partial holds an interrupted run", "--resume"), prepare=partial),
     Bad("nothing to resume", PRUNE + " --resume", ("nothing to resume", "out.partial", "without --resume")),
     Bad("no state to resume", PRUNE + " --resume", ("nothing to resume", "without --resume"), prepare=partial),
+    Bad("nothing saved in the way", PRUNE, ("nothing is saved to go on from", "--overwrite"), prepare=leftovers),
+    Bad("nothing saved to resume", PRUNE + " --resume", ("no saved state yet", "--overwrite"), prepare=leftovers),
     Bad("damaged state", PRUNE + " --resume", ("/state is damaged", "--overwrite"), prepare=damaged_state),
     Bad(
         "resumed with other settings",

@@ -27,6 +27,13 @@ SETTINGS = [
     Bad("learning rate 0", PRUNE + " --lr 0", ("lr = 0.0", "must be greater than 0"), 2),
     Bad("learning rate not a number", PRUNE + " --lr nan", ("lr = nan", "finite"), 2),
     Bad("temperature 0", PRUNE + " --temperature 0", ("temperature = 0.0", "must be greater than 0"), 2),
+    Bad("zero given twice", PRUNE + " --distill 0 --set distill=0.5", ("distill is given twice", "give it once"), 2),
+    Bad(
+        "a drop and a target by name",
+        PRUNE + " --max-drop 1% --set target_flops=0.3",
+        ("--max-drop 1% finds the cost itself",),
+        2,
+    ),
     Bad("a setting given twice", PRUNE + " --lr 1e-3 --set lr=1e-4", ("lr is given twice", "give it once"), 2),
     Bad(
         "recipe's price for ours",

@@ -21,6 +21,7 @@ from thresher.models.attach import gates_of, prune_, weights_without_gates
 from thresher.models.checkpoint import load_dense
 from thresher.tasks.splits import counted
 from thresher.tasks.task import Task
+from thresher.training.judge import blind
 from thresher.training.progress import Silent
 from thresher.training.search.plan import Tried, next_target, start_for
 from thresher.training.search.store import (
@@ -60,6 +61,7 @@ class Found:
     model: Any
     dense: dict[str, Tensor]
     report: dict[str, Any]
+    out_of_time: bool  # with more, the same call goes on
 
 
 def check_settings(settings: SearchConfig, train: TrainConfig) -> None:
@@ -108,11 +110,14 @@ def search(
         _first(setup, study, model, tokenizer, start=start, finetune=finetune, progress=progress)
         score, rows = baseline(setup)[1]["metrics"]["score"], len(task.selection)
         progress().note(f"dense: score {100 * score:.2f} on {counted(rows, 'selection row')}")
+        for text in blind(task.spec, baseline(setup)[0]):
+            progress().note(text)
         _show(measured(setup, settings), settings, {"target": start, "given_up": None, "head": "trial 1"}, progress())
     _chain(setup, study, settings, progress)
     table = measured(setup, settings)
     chosen, dense = _load(setup, table.points[table.choice.index])
-    return Found(chosen, dense, report(setup, settings, table, given_up=given_up(study)))
+    found = report(setup, settings, table, given_up=given_up(study))
+    return Found(chosen, dense, found, out_of_time=_time_over(setup))
 
 
 def _first(
@@ -126,9 +131,9 @@ def _first(
     progress: Callable[[], Silent],
 ) -> None:
     progress().note(f"trial 1: the whole recipe at {100 * start:.0f}% of the FLOPs, from the dense model")
-    watch = Watch(progress(), setup.deadline)
+    watch, say = Watch(progress(), setup.deadline), progress().note
     try:
-        found = first_trial(setup, model, tokenizer, target=start, finetune=finetune, progress=watch)
+        found = first_trial(setup, model, tokenizer, target=start, finetune=finetune, progress=watch, say=say)
     except OutOfTime as error:
         raise RunError(
             "the minutes were over before the first trial was, so there is nothing to choose from yet; "

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from thresher.tasks.bootstrap import DRAWS, Floats, drawn_drops, observed_drop
+from thresher.tasks.bootstrap import DRAWS, Floats, drawn_counts, drawn_drops, observed_drop
 from thresher.tasks.task import TaskSpec
 
 NEWTON_STEPS = 25
@@ -44,11 +44,15 @@ def expected_drops(
         drops = [observed_drop(spec, dense, logits, labels) for logits in pruned]
         return Expected(np.array(drops), drawn_drops(spec, dense, pruned, labels, draws=draws, seed=seed))
     rows = len(labels)
-    counts = np.random.default_rng(seed).multinomial(rows, np.full(rows, 1 / rows), size=draws).astype(np.float64)
     found = [_Blend(spec, dense, logits, labels) for logits in pruned]
     return Expected(
         np.array([one.drop(np.ones((1, rows)))[0] for one in found]),
-        np.stack([one.drawn(counts) for one in found], axis=1),
+        np.concatenate(
+            [
+                np.stack([one.drawn(counts) for one in found], axis=1)
+                for counts in drawn_counts(rows, draws=draws, seed=seed)
+            ]
+        ),
     )
 
 

@@ -67,7 +67,7 @@ def tell(study: "Study", trial: "Trial", *, cost: float | None, hopeless: bool) 
 
 def identity_of(setup: Setup, settings: SearchConfig, model: Any, *, finetune: bool) -> dict[str, Any]:
     """What must be the same for a search to go on; targets differ by trial, and time, trials and workers may change."""
-    free = ("budget_minutes", "workers", "max_trials", "target_flops", "lambda_", "save_seconds")
+    free = ("budget_minutes", "workers", "max_trials", "target_flops", "lambda_", "save_seconds", "record")
     chosen = {**setup.train.to_dict(), **settings.to_dict()}
     return {
         **{name: value for name, value in chosen.items() if name not in free},

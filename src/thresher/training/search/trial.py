@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -118,7 +119,7 @@ class Watch(Silent):
         if self._stage == "hard" and score is not None and self._hopeless is not None:
             if score < self._hopeless and self._left > 0:
                 raise Hopeless
-        if self._deadline is not None and time.time() > self._deadline:
+        if self._deadline is not None and time.time() > self._deadline and self._left > 0:
             raise OutOfTime
 
     def note(self, text: str) -> None:
@@ -135,7 +136,14 @@ class Watch(Silent):
 
 
 def first_trial(
-    setup: Setup, model: Any, tokenizer: Any, *, target: float, finetune: bool, progress: Silent
+    setup: Setup,
+    model: Any,
+    tokenizer: Any,
+    *,
+    target: float,
+    finetune: bool,
+    progress: Silent,
+    say: Callable[[str], None],
 ) -> list[Point]:
     """The whole recipe at the loosest target, from the dense model, which is fine-tuned first if it has no head.
 
@@ -143,7 +151,10 @@ def first_trial(
     """
     config = replace(setup.train, target_flops=target, lambda_=None, evals_per_stage=EVALUATIONS)
     trainer = _trainer(setup, model, tokenizer, config, target, progress, finetune=finetune)
-    lowest = lowest_flops(trainer.shape, torch.tensor(trainer.selection_set.lengths), [1.0] * trainer.shape.layers)
+    for text in trainer.truncation():
+        say(text)
+    run = trainer.method.run
+    lowest = lowest_flops(run.shape, run.lengths, [1.0] * run.shape.layers, protected=run.protected)
     seconds = trainer.fit().seconds
     dense = trainer.dense_weights()
     with replacing_folder(setup.folder / DENSE) as folder:

@@ -1,0 +1,31 @@
+"""Rows that costs are measured on, and what of them can never be saved."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from thresher.config import PruneConfig
+from thresher.core.gates import protected_tokens
+from thresher.models.predict import Batch
+from thresher.tasks.encode import EncodedSet, collate
+
+ROWS, BATCH = 384, 64
+
+
+def cost_sample(data: EncodedSet, *, pad_id: int, seed: int) -> list[Batch]:
+    """A few rows, the same every time. Batches are not of like lengths: a threshold found in one must suit them all."""
+    order = torch.randperm(len(data.rows), generator=torch.Generator().manual_seed(seed))
+    chosen = [data.rows[i] for i in order[:ROWS].tolist()]
+    parts = [list(range(at, min(at + BATCH, len(chosen)))) for at in range(0, len(chosen), BATCH)]
+    return [(part, collate([chosen[i] for i in part], pad_id=pad_id)) for part in parts]
+
+
+def protected_counts(config: PruneConfig, batches: Sequence[Batch]) -> Tensor:
+    """(rows,) tokens of each row that nothing drops, at least one."""
+    counts = torch.ones(sum(len(rows) for rows, _ in batches), dtype=torch.long)
+    for rows, batch in batches:
+        alive, ids = batch["attention_mask"].bool(), batch["input_ids"]
+        kept = protected_tokens(config.protect, alive=alive, input_ids=ids, separator_id=config.separator_id)
+        counts[rows] = kept.sum(dim=1).clamp(min=1)
+    return counts
