@@ -126,6 +126,21 @@ def test_distillation_teaches_the_small_models_and_not_the_full_one(monkeypatch:
     torch.testing.assert_close(total, task / 4, atol=1e-5, rtol=1e-4)
 
 
+def test_the_full_model_learns_from_the_dense_teacher_too() -> None:
+    model = gated_model(layers=LAYERS, dropout=0.0)
+    trainer = trainer_of("lat", model=model, distill=0.25)
+    batch = batch_of()
+    batch["targets"] = torch.randn(len(batch["labels"]), 2, generator=torch.Generator().manual_seed(4))
+    trainer.method.before_hard_step(0.0)
+    full, *_ = trainer.method.hard_loss(model, batch, teacher=None)  # type: ignore[misc]
+    gates_of(model).set_mode("off")
+    logits = model(**model_inputs(batch)).logits
+    soft = distillation_loss(logits, batch["targets"], temperature=trainer.config.distill_temperature)
+    expected = 0.75 * task_loss(logits, batch["labels"]) + 0.25 * soft
+    torch.testing.assert_close(4 * full.total, expected)
+    assert trainer.method.distills
+
+
 def test_a_layer_left_out_is_the_identity() -> None:
     model = gated_model(layers=LAYERS, dropout=0.0, thresholds=[0.0] * LAYERS).eval()
     inputs = model_inputs(batch_of())

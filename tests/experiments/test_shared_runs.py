@@ -63,7 +63,7 @@ def test_dense_models_of_experiments_that_train_them_differently_are_apart(work:
 
 @pytest.mark.parametrize("task", ["sst2", "qnli"])
 def test_figures_share_the_runs_of_the_tradeoff(task: str, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LAT's run at the middle target serves all targets there, and stays."""
+    """LAT's runs at the middle target, one for each rate, serve all targets there; figures have one of their own."""
     settings = {name: committed(name, work) for name in ("tradeoff", "trajectories", "histograms")}
     key = {"task": task, "model": "mpnet-base", "method": "lat", "target": 0.46, "seed": 0}
     assert key in trajectories.keys(settings["trajectories"].config)
@@ -72,7 +72,9 @@ def test_figures_share_the_runs_of_the_tradeoff(task: str, work: Path, monkeypat
     monkeypatch.setattr(fronts, "trained_run", lambda *args: fronts_took.append(run_of(*args)))
     for target in settings["tradeoff"].config["targets"]:
         assert tradeoff.measure({**key, "target": target}, settings["tradeoff"]) is None
-    assert {run_of(key, settings[name]) for name in ("trajectories", "histograms")} == set(fronts_took)
+    assert len(set(fronts_took)) == 3, "each row begins with another rate"
+    assert all("-lat-0.46-" in name for name in fronts_took)
+    assert len({run_of(key, settings[name]) for name in ("trajectories", "histograms")}) == 1
     learned = {**key, "method": "learned"}
     assert len({run_of(learned, setting) for setting in settings.values()}) == 1
 
@@ -138,3 +140,21 @@ def test_a_row_of_lat_has_the_selection_score_of_its_own_lengths(
     (out / "thresher.json").write_text(json.dumps({**manifest, "front": front}), encoding="utf-8")
     rows = [fronts.measure_on_front({**key, "target": target}, setting) for target in targets]
     assert [row and row["selection_score"] for row in rows] == [row["score"] for row in front]
+
+
+def test_selection_rows_choose_among_the_rates_of_lat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second rate scores better within the target; the first would be better, and costs too much."""
+    runs.train_here(monkeypatch)
+    variants = {"drop-20": {"length_drop": 0.2}, "drop-40": {"length_drop": 0.4}}
+    setting = Setting(runs.config("sst2", targets=[0.5, 0.6], variants=variants), **runs.places(tmp_path))
+    key = {**KEY, "method": "lat"}
+    for name, cost, score in (("drop-20", 0.55, 0.9), ("drop-40", 0.5, 0.7)):
+        out = trained.trained_run({**key, "target": 0.6, "variant": name}, setting)
+        assert out is not None
+        front = [{"lengths": [3] * tiny.LAYERS, "cost": 0.4, "score": 0.6}]
+        front += [{"lengths": [4] * tiny.LAYERS, "cost": cost, "score": score}]
+        (out / "thresher.json").write_text(json.dumps({**tiny.manifest(out), "front": front}), encoding="utf-8")
+    tight, loose = (fronts.measure_on_front({**key, "target": target}, setting) for target in (0.5, 0.6))
+    assert tight is not None and loose is not None
+    assert (tight["selection_score"], loose["selection_score"]) == (0.7, 0.9)
+    assert "--set length_drop=0.4" in tight["command"] and "--set length_drop=0.2" in loose["command"]

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from thresher.baselines.evolution import Candidate, Lengths, evolve
 from thresher.core.cost import relative_flops
-from thresher.core.losses import distillation_loss, task_loss
+from thresher.core.losses import distillation_loss
 from thresher.models.attach import gates_of
 from thresher.models.rules import TopCount
 from thresher.training.budget import SLACK
 from thresher.training.method import Method
-from thresher.training.objective import Loss, model_inputs
+from thresher.training.objective import Loss, model_inputs, taught_loss
 
 RANDOM_MODELS = 2  # in every step, beside the full and the smallest
 
@@ -55,7 +55,6 @@ class Lat(Method):
 
     name = "lat"
     knob = "lengths"
-    distills = False  # the full model of the same step is the teacher
     long_finish = True
 
     def begin(self) -> None:
@@ -95,14 +94,16 @@ class Lat(Method):
                 mine.copy_(new)
 
     def hard_loss(self, model: nn.Module, batch: dict[str, Tensor], *, teacher: nn.Module | None) -> Iterator[Loss]:
-        """The sandwich, averaged: the full model learns the task, the smallest and two random ones learn from it."""
+        """The sandwich, averaged: the full model learns the task, from labels and the dense teacher as all methods do;
+        the smallest and two random ones learn from it."""
         assert self._drawn is not None  # before the step
         share = 1 / (1 + len(self._drawn[0]))
         gates, inputs = gates_of(model), model_inputs(batch)
         gates.set_mode("off")
         logits = model(**inputs).logits
         gates.set_mode("hard")
-        yield Loss(total=share * task_loss(logits, batch["labels"]), flops=torch.full((), share, device=logits.device))
+        taught = taught_loss(logits, batch, config=self.config)
+        yield Loss(total=share * taught, flops=torch.full((), share, device=logits.device))
         on_cpu = logits.device.type == "cpu"  # a recorded step has tensors of one length
         for lengths, left_out in zip(*self._drawn, strict=True):
             with self.rule.trying(lengths), gates.leaving_out(left_out), gates.shortening(on_cpu):
@@ -171,6 +172,10 @@ def _candidate(row: dict[str, Any]) -> Candidate:
 
 
 def _choose(front: list[Candidate], target: float) -> Candidate:
-    """The best that meets the target, or the cheapest where none does."""
-    fitting = [one for one in front if one.cost <= target + SLACK]
-    return max(fitting, key=lambda one: one.score) if fitting else front[0]
+    return max(front, key=lambda one: fitness(one, target))
+
+
+def fitness(one: Candidate, target: float) -> tuple[bool, float]:
+    """To compare by: the best that meets the target, or the cheapest where none does."""
+    fits = one.cost <= target + SLACK
+    return fits, one.score if fits else -one.cost

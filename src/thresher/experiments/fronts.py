@@ -1,15 +1,18 @@
-"""Rows of the Length-Adaptive Transformer: trained once, and then searched for every cost, as published."""
+"""Rows of the Length-Adaptive Transformer: trained once for each rate of dropping, and then searched for every cost."""
 
-from thresher.baselines.lat import chosen_for
+import json
+
+from thresher.baselines.lat import chosen_for, fitness
 from thresher.experiments.experiment import Key, Row, Setting
 from thresher.experiments.finished import opened
 from thresher.experiments.trained import row_of, shown, trained_run
 
 
 def measure_on_front(key: Key, setting: Setting) -> Row | None:
-    """The lengths of the saved front that suit the key's target, on the test rows; None where the deadline came first.
+    """The lengths of the saved fronts that suit the key's target, on the test rows; None where the deadline came first.
 
-    All targets share the run at the middle one, where its checkpoints are compared.
+    All targets share the runs at the middle one, where checkpoints are compared: a run for each of the configuration's
+    variants, such as rates of dropping, or one. Selection rows choose among them.
     """
     from thresher.evaluation.quality import evaluate
     from thresher.models.attach import gates_of
@@ -17,15 +20,24 @@ def measure_on_front(key: Key, setting: Setting) -> Row | None:
     from thresher.tasks import load_task
 
     targets = sorted(setting.config["targets"])
-    shared = {**key, "target": targets[len(targets) // 2]}
-    run = trained_run(shared, setting)
-    if run is None:
-        return None
+    shared = [
+        {**key, "target": targets[len(targets) // 2], **variant}
+        for variant in [{"variant": name} for name in setting.config.get("variants", {})] or [{}]
+    ]
+    first = targets.index(key["target"]) % len(shared)  # rows that wait for the same runs begin with different ones
+    runs = {}
+    for place in [*range(first, len(shared)), *range(first)]:
+        run = trained_run(shared[place], setting)
+        if run is None:
+            return None
+        front = json.loads((run / "thresher.json").read_text(encoding="utf-8"))["front"]
+        runs[place] = (run, chosen_for(key["target"], front))
+    place = max(sorted(runs), key=lambda at: fitness(runs[at][1], key["target"]))
+    run, chosen = runs[place]
     task = load_task(key["task"], data=setting.data_folder())
     with opened(run) as saved:
         rule = gates_of(saved.model).rule
         assert isinstance(rule, TopCount)  # what LAT leaves behind
-        chosen = chosen_for(key["target"], saved.manifest["front"])
         rule.set_counts(chosen.lengths)
         found = evaluate(saved.model, saved.tokenizer, task, max_length=saved.manifest["recipe"]["max_length"])
     pruned = {
@@ -35,4 +47,4 @@ def measure_on_front(key: Key, setting: Setting) -> Row | None:
         "kept_per_layer": found.kept_per_layer,
         "selection_score": chosen.score,
     }
-    return {**row_of(saved.manifest), **pruned, "command": shown(shared, setting.config)}
+    return {**row_of(saved.manifest), **pruned, "command": shown(shared[place], setting.config)}

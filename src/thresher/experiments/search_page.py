@@ -171,7 +171,8 @@ def _said_of_work(searches: Sequence[Row], own: Sequence[Row], config: dict[str,
     if not seconds:
         return "nothing is said of training before the sweep is complete"
     met = _met(mean(epochs) <= TRAINING, searches, config)
-    return f"{mean(epochs):.0%} of the sweep's epochs of training{met} and {mean(seconds):.0%} of its seconds"
+    more = ", which is more than claimed" if mean(seconds) > TRAINING else ""
+    return f"{mean(epochs):.0%} of the sweep's epochs of training{met} and {mean(seconds):.0%} of its seconds{more}"
 
 
 def _met(claim: bool, searches: Sequence[Row], config: dict[str, Any]) -> str:

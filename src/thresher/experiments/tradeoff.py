@@ -29,6 +29,7 @@ COLOURS = {
     "random": "#bbbbbb",
 }
 REPEATED = "widths/records.jsonl"  # its races are runs of `learned` with the same settings
+LOWEST = 0.9  # of the dense score: what is below would squeeze the rest
 CONTROL = "dense"  # trained on without pruning: one point, at full cost
 
 
@@ -137,8 +138,8 @@ def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path
         axes.set_visible(False)
     for axes, task in zip(grid.flat, tasks, strict=False):
         dense = 100 * mean(row["dense"] for row in rows if row["task"] == task)
-        for height, style in ((dense, "-"), (0.99 * dense, (0, (4, 3)))):
-            axes.axhline(height, color=INK, linewidth=0.8, linestyle=style)
+        for name, height, style in (("dense", dense, "-"), ("dense - 1%", 0.99 * dense, (0, (4, 3)))):
+            axes.axhline(height, color=INK, linewidth=0.8, linestyle=style, label=name)
         for method in config["compared"]:
             line = points(rows, task, method)
             if line and method != CONTROL:
@@ -153,13 +154,25 @@ def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path
                     markersize=4,
                     label=method,
                 )
-        axes.set_ylim(bottom=max(axes.get_ylim()[0], 0.9 * dense))
+        bottom = max(axes.get_ylim()[0], LOWEST * dense)
+        axes.set_ylim(bottom=bottom)
+        for method in COLOURS:
+            for cost, score in points(rows, task, method):
+                if 100 * score < bottom:  # the axis ends above it: say where it is
+                    axes.annotate(
+                        f"↓ {100 * score:.0f}",
+                        (cost, bottom),
+                        (2, 3),
+                        textcoords="offset points",
+                        color=COLOURS[method],
+                        fontsize=8,
+                    )
         axes.set_title(config["tasks"][task]["name"], loc="left", fontweight="bold", color=INK)
         axes.set_xlabel("relative FLOPs")
     for axes in grid[:, 0]:
         axes.set_ylabel("score")
     lines = {name: line for axes in grid.flat for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    named = {method: lines[method] for method in config["compared"] if method in lines}
+    named = {name: lines[name] for name in ("dense", "dense - 1%", *config["compared"]) if name in lines}
     figure.legend(named.values(), named, loc="outside upper center", ncols=max(1, len(named)), frameon=False)
     files = save_figure(figure, folder, "tradeoff")
     pyplot.close(figure)

@@ -72,10 +72,7 @@ def hard_loss(
     outputs = model(**model_inputs(batch), output_hidden_states=teacher is not None)
     trace = gates_of(model).trace
     assert trace is not None  # the forward pass above leaves one
-    total = task_loss(outputs.logits, batch["labels"])
-    if "targets" in batch:
-        soft = distillation_loss(outputs.logits, batch["targets"], temperature=config.distill_temperature)
-        total = (1 - config.distill) * total + config.distill * soft
+    total = taught_loss(outputs.logits, batch, config=config)
     if teacher is not None:
         with torch.no_grad():
             wanted = teacher(**model_inputs(batch), output_hidden_states=True).hidden_states
@@ -84,6 +81,15 @@ def hard_loss(
         )
         total = total + config.distill_hidden * states
     return Loss(total=total, flops=relative_flops(shape, trace.lengths(), trace.kept()), kept=trace.kept_shares())
+
+
+def taught_loss(logits: Tensor, batch: dict[str, Tensor], *, config: TrainConfig) -> Tensor:
+    """Task loss, mixed with the distance to the dense teacher's predictions where the batch has them."""
+    loss = task_loss(logits, batch["labels"])
+    if "targets" not in batch:
+        return loss
+    soft = distillation_loss(logits, batch["targets"], temperature=config.distill_temperature)
+    return (1 - config.distill) * loss + config.distill * soft
 
 
 def model_inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
