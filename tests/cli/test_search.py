@@ -149,6 +149,15 @@ def test_a_search_whose_time_was_up_goes_on_with_more(
     assert points() > before
 
 
+def test_settings_by_name(stock: Stock, tmp_path: Path) -> None:
+    call = "search {model} --train {rows} --out {out} --max-steps 2 --device cpu --max-trials 1 --start-flops 0.8"
+    places = {"model": stock.head, "rows": stock.rows, "out": tmp_path / "run"}
+    tiny.succeeds(call + " --set clip=0.5 --set record=false", **places)
+    assert tiny.manifest(tmp_path / "run")["recipe"]["clip"] == 0.5
+    refused = tiny.thresher(call + " --set target_flops=0.4 --overwrite", **places)
+    assert refused.code == 2 and "--max-drop 1% finds the cost itself" in " ".join(refused.err.split())
+
+
 def test_a_drop_and_a_target_exclude_each_other(stock: Stock, tmp_path: Path) -> None:
     command = "prune {model} --train {rows} --out {out} --max-drop 1% --target-flops 0.5"
     said = tiny.thresher(command, model=stock.bare, rows=stock.rows, out=tmp_path / "run")

@@ -29,6 +29,10 @@ LabelColumn = Annotated[str | None, typer.Option("--label-column", help="column 
 Regression = Annotated[
     bool | None, typer.Option("--regression/--classes", help="what the labels are; default: decided by looking")
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="any other setting of the two tables, such as clip=0.5"),
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="print one JSON line on standard output, the rest on standard error")

@@ -1,5 +1,6 @@
 """thresher prune: learn which tokens a model can drop."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from thresher.cli.options import (
     PairColumn,
     Regression,
     SelectionFile,
+    Settings,
     TaskName,
     TestFile,
     TextColumn,
@@ -59,10 +61,7 @@ def prune(
     config: Annotated[
         Path | None, typer.Option(help="TOML file with the tables \\[prune] and \\[train]; flags override it")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="any other setting of the two tables, such as clip=0.5"),
-    ] = None,
+    settings: Settings = None,
     finetune: Annotated[str, typer.Option(help="train a head first: auto (if there is none), always, never")] = "auto",
     finetune_epochs: Annotated[float | None, _train("finetune_epochs")] = None,
     soft_epochs: Annotated[float | None, _train("soft_epochs")] = None,
@@ -96,19 +95,7 @@ def prune(
     from thresher.cli.search import search_job, search_settings
 
     given = locals()
-    train_set, prune_set = given_settings(settings or [])
-    for name in (*TRAIN_FLAGS, *PRUNE_FLAGS):
-        if name in {**train_set, **prune_set} and given[name] not in (None, []):
-            raise ConfigError(f"{name} is given twice, as a flag and with --set; give it once")
-    train_config, prune_settings = resolve(
-        recipe,
-        config,
-        train_flags=train_set | {name: given[name] for name in TRAIN_FLAGS if given[name] is not None},
-        prune_flags=prune_set | {name: given[name] for name in PRUNE_FLAGS if given[name]},
-    )
-    costs = {name for name in ("target_flops", "lambda_") if given[name] is not None or name in train_set}
-    if max_drop is not None and costs:
-        raise ConfigError(f"--max-drop {max_drop} finds the cost itself; leave out --target-flops and --lambda")
+    train_config, prune_settings = configured(given, TRAIN_FLAGS, PRUNE_FLAGS, max_drop=max_drop)
     wanted = None if max_drop is None else search_settings(max_drop)
     job = job_of(given, train=train_config, prune=prune_settings)
     quiet_libraries()
@@ -122,6 +109,25 @@ def prune(
     screen.print(escape(f'saved {out}; see it at work: thresher explain {out} "some text"'))
     if as_json:
         print_json({"out": str(out), **{name: value for name, value in outcome.report.items() if name != "history"}})
+
+
+def configured(
+    given: dict[str, Any], train_flags: Sequence[str], prune_flags: Sequence[str] = (), *, max_drop: str | None
+) -> tuple[TrainConfig, dict[str, Any]]:
+    """The settings that flags, --set, --config and --recipe make; `max_drop` finds the cost itself."""
+    train_set, prune_set = given_settings(given["settings"] or [])
+    own = {name: given[name] for name in (*train_flags, *prune_flags) if given[name] not in (None, [])}
+    twice = [name for name in own if name in {**train_set, **prune_set}]
+    if twice:
+        raise ConfigError(f"{twice[0]} is given twice, as a flag and with --set; give it once")
+    if max_drop is not None and {"target_flops", "lambda_"} & {*train_set, *own}:
+        raise ConfigError(f"--max-drop {max_drop} finds the cost itself; leave out --target-flops and --lambda")
+    return resolve(
+        given["recipe"],
+        given["config"],
+        train_flags=train_set | {name: own[name] for name in train_flags if name in own},
+        prune_flags=prune_set | {name: own[name] for name in prune_flags if name in own},
+    )
 
 
 def resolve(

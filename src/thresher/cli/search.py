@@ -13,6 +13,7 @@ from thresher.cli.options import (
     PairColumn,
     Regression,
     SelectionFile,
+    Settings,
     TaskName,
     TestFile,
     TextColumn,
@@ -62,6 +63,7 @@ def search(
     config: Annotated[
         Path | None, typer.Option(help="TOML file with the tables \\[prune] and \\[train]; flags override it")
     ] = None,
+    settings: Settings = None,
     finetune: Annotated[str, typer.Option(help="train a head first: auto (if there is none), always, never")] = "auto",
     finetune_epochs: Annotated[float | None, _train("finetune_epochs")] = None,
     soft_epochs: Annotated[float | None, _train("soft_epochs")] = None,
@@ -86,23 +88,18 @@ def search(
 
     from thresher.cli.output import console, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import job_of
-    from thresher.cli.prune import resolve
+    from thresher.cli.prune import configured
     from thresher.training.search.chain import check_settings
 
     given = locals()
     names = ("confidence", "budget_minutes", "max_trials", "start_flops", "workers")
-    settings = search_settings(max_drop, **{name: given[name] for name in names if given[name] is not None})
-    train_config, prune_settings = resolve(
-        recipe,
-        config,
-        train_flags={name: given[name] for name in TRAIN_FLAGS if given[name] is not None},
-        prune_flags={},
-    )
-    check_settings(settings, train_config)
+    limits = search_settings(max_drop, **{name: given[name] for name in names if given[name] is not None})
+    train_config, prune_settings = configured(given, TRAIN_FLAGS, max_drop=max_drop)
+    check_settings(limits, train_config)
     job = job_of(given, train=train_config, prune=prune_settings)
     quiet_libraries()
     screen = console(as_json)
-    report = search_job(job, settings, screen).report
+    report = search_job(job, limits, screen).report
     for split, models in report["quality"].items():
         screen.print(quality_table(f"{job.task.spec.name} {split}", models))
     screen.print(escape(f"saved {out}, with pareto.json, pareto.svg and pareto.png"))
