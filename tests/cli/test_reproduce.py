@@ -3,10 +3,12 @@
 from pathlib import Path
 
 from tests.cli import tiny
+from thresher.cli import reproduce
 from thresher.experiments import experiment
 
 
 def test_help_names_every_experiment() -> None:
+    assert reproduce.NAMES == experiment.NAMES
     said = " ".join(tiny.succeeds("reproduce --help").out.replace("│", " ").split())
     assert f"the experiment's name: {', '.join(experiment.EXPERIMENTS)} " in said
 
