@@ -8,15 +8,18 @@ from torch import Tensor
 from thresher.config import PruneConfig
 from thresher.core.gates import protected_tokens
 from thresher.models.predict import Batch
-from thresher.tasks.encode import EncodedSet, collate
+from thresher.tasks.encode import EncodedSet, collate, padded_batches
 
 ROWS, BATCH = 384, 64
 
 
-def cost_sample(data: EncodedSet, *, pad_id: int, seed: int) -> list[Batch]:
-    """A few rows, the same every time. Batches are not of like lengths: a threshold found in one must suit them all."""
+def cost_sample(data: EncodedSet, *, pad_id: int, seed: int, mixed: bool) -> list[Batch]:
+    """A few rows, the same every time. A threshold found in one batch must suit the others: where scores depend on the
+    length, batches must be `mixed`; of like lengths they have little padding."""
     order = torch.randperm(len(data.rows), generator=torch.Generator().manual_seed(seed))
     chosen = [data.rows[i] for i in order[:ROWS].tolist()]
+    if not mixed:
+        return padded_batches(EncodedSet(chosen, 0, data.max_length), pad_id=pad_id)
     parts = [list(range(at, min(at + BATCH, len(chosen)))) for at in range(0, len(chosen), BATCH)]
     return [(part, collate([chosen[i] for i in part], pad_id=pad_id)) for part in parts]
 

@@ -278,11 +278,15 @@ class Trainer:
     @functools.cached_property
     def _selection_sample(self) -> list[Batch]:
         """Targets are meant for rows like these; training rows may be shorter."""
-        return cost_sample(self.selection_set, pad_id=self.pad_id, seed=self.config.seed)
+        return self._sample(self.selection_set)
 
     @functools.cached_property
     def _training_sample(self) -> list[Batch]:
-        return cost_sample(self.train_set, pad_id=self.pad_id, seed=self.config.seed)
+        return self._sample(self.train_set)
+
+    def _sample(self, data: EncodedSet) -> list[Batch]:
+        mixed = self.gates.config.scale == "paper"
+        return cost_sample(data, pad_id=self.pad_id, seed=self.config.seed, mixed=mixed)
 
     # ---- the teacher
 
