@@ -79,6 +79,10 @@ class Experiment(Protocol):
         """Make tables and figures of what was measured so far; returns what was written."""
 
 
+def key_of(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in names)
+
+
 def experiment_named(name: str) -> Experiment:
     if name not in EXPERIMENTS:
         raise ConfigError(f"unknown experiment '{name}'; known experiments: {', '.join(EXPERIMENTS)}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from thresher.errors import ConfigError, DataError, RunError
-from thresher.experiments.experiment import Experiment, Key, Row, Setting
+from thresher.experiments.experiment import Experiment, Key, Row, Setting, key_of
 from thresher.interruption import interruptions
 from thresher.records import append_record, provenance, write_text
 
@@ -59,8 +59,8 @@ def run(
     """Measure the missing rows until the deadline, `parallel` at a time; what fails is tried again with fewer beside
     it, as memory may have been short. Records name `command` as their origin, unless a row names its own."""
     file = folder / RECORDS
-    done = {_key(row, experiment) for row in read_records(file)}
-    missing = [key for key in experiment.keys(setting.config) if _key(key, experiment) not in done]
+    done = {key_of(row, experiment.KEY) for row in read_records(file)}
+    missing = [key for key in experiment.keys(setting.config) if key_of(key, experiment.KEY) not in done]
     if missing:
         experiment.check(setting)
     about = provenance(device=device, seed=None) | {"command": command}
@@ -148,10 +148,6 @@ def read_records(file: Path) -> list[Row]:
 
 def in_order(rows: Sequence[Row], experiment: Experiment, config: dict[str, Any]) -> list[Row]:
     """The rows that the configuration asks for, in its order; the last of those with one key."""
-    last = {_key(row, experiment): row for row in rows}
-    wanted = [_key(key, experiment) for key in experiment.keys(config)]
+    last = {key_of(row, experiment.KEY): row for row in rows}
+    wanted = [key_of(key, experiment.KEY) for key in experiment.keys(config)]
     return [last[key] for key in wanted if key in last]
-
-
-def _key(row: Row, experiment: Experiment) -> tuple[Any, ...]:
-    return tuple(row[name] for name in experiment.KEY)

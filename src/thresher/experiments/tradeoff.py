@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from thresher.experiments.experiment import Key, Row, Setting
+from thresher.experiments.experiment import Key, Row, Setting, key_of
 from thresher.experiments.fronts import measure_on_front
 from thresher.experiments.publish import markdown_table, write_between_marks
 from thresher.experiments.runner import read_records
@@ -102,12 +102,8 @@ def verdict(rows: Sequence[Row], config: dict[str, Any]) -> str:
 
 def repeated(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
     """The rows with their repetitions in place of those that have one: what chance does to the verdict."""
-    again = {_key(row): row for row in others if row["variant"] == "race"}
-    return [again.get(_key(row), row) for row in rows]
-
-
-def _key(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in KEY)
+    again = {key_of(row, KEY): row for row in others if row["variant"] == "race"}
+    return [again.get(key_of(row, KEY), row) for row in rows]
 
 
 def table(rows: Sequence[Row], config: dict[str, Any]) -> str:

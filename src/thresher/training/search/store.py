@@ -16,6 +16,7 @@ from thresher.models.attach import encoder_shape
 from thresher.tasks.splits import fingerprint
 from thresher.tasks.task import Example
 from thresher.training.search.trial import Setup
+from thresher.training.trainer import FREE_TO_CHANGE
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -67,7 +68,7 @@ def tell(study: "Study", trial: "Trial", *, cost: float | None, hopeless: bool) 
 
 def identity_of(setup: Setup, settings: SearchConfig, model: Any, *, finetune: bool) -> dict[str, Any]:
     """What must be the same for a search to go on; targets differ by trial, and time, trials and workers may change."""
-    free = ("budget_minutes", "workers", "max_trials", "target_flops", "lambda_", "save_seconds", "record")
+    free = (*FREE_TO_CHANGE, "budget_minutes", "workers", "max_trials", "target_flops", "lambda_")
     chosen = {**setup.train.to_dict(), **settings.to_dict()}
     return {
         **{name: value for name, value in chosen.items() if name not in free},
