@@ -29,7 +29,6 @@ COLOURS = {
     "random": "#bbbbbb",
 }
 REPEATED = "widths/records.jsonl"  # its races are runs of `learned` with the same settings
-LOWEST = 0.9  # of the dense score: what is below would squeeze the rest
 CONTROL = "dense"  # trained on without pruning: one point, at full cost
 
 
@@ -150,19 +149,6 @@ def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path
                     markersize=4,
                     label=method,
                 )
-        bottom = max(axes.get_ylim()[0], LOWEST * dense)
-        axes.set_ylim(bottom=bottom)
-        for method in COLOURS:
-            for cost, score in points(rows, task, method):
-                if 100 * score < bottom:  # the axis ends above it: say where it is
-                    axes.annotate(
-                        f"↓ {100 * score:.0f}",
-                        (cost, bottom),
-                        (2, 3),
-                        textcoords="offset points",
-                        color=COLOURS[method],
-                        fontsize=8,
-                    )
         axes.set_title(config["tasks"][task]["name"], loc="left", fontweight="bold", color=INK)
         axes.set_xlabel("relative FLOPs")
     for axes in grid[:, 0]:
