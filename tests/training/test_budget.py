@@ -9,7 +9,7 @@ import torch
 
 from tests.training.tiny import gated_model, keyword_rows, keyword_task, quick, stock_model, tiny_tokenizer, trainer_for
 from thresher.baselines import method_named
-from thresher.core.cost import EncoderShape
+from thresher.core.cost import EncoderShape, lowest_flops
 from thresher.errors import ConfigError, ModelError
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.models.predict import Batch
@@ -19,7 +19,6 @@ from thresher.training.budget import (
     TOLERANCE,
     GateScaler,
     check_reachable,
-    lowest_flops,
     measured_flops,
     nudge,
     resting_from,

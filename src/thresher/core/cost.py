@@ -3,6 +3,7 @@
 Counts are per sequence on true lengths, never padded. Layer l sees n tokens and keeps k; the next layer sees k.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +60,17 @@ def relative_flops(shape: EncoderShape, lengths: Tensor, kept: Tensor) -> Tensor
     """Cost of a data set over its dense cost: sum of pruned / sum of dense. Scalar in (0, 1]."""
     pruned, dense = paper_macs(shape, lengths, kept).sum(), dense_macs(shape, lengths).sum()
     return pruned / dense
+
+
+def lowest_flops(
+    shape: EncoderShape, lengths: Tensor, thresholds: Sequence[float], *, protected: Tensor | int = 1
+) -> float:
+    """What remains when layers with a positive threshold keep protected tokens only. lengths, protected: (rows,)."""
+    first = next((i for i, value in enumerate(thresholds) if value > 0), shape.layers)
+    least = torch.as_tensor(protected).expand_as(lengths)
+    kept = least[:, None].repeat(1, shape.layers)
+    kept[:, :first] = lengths[:, None]
+    return float(relative_flops(shape, lengths, kept))
 
 
 def engine_relative_flops(shape: EncoderShape, lengths: Tensor, kept: Tensor, *, alone: int | None = None) -> float:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from thresher.core.cost import EncoderShape, engine_relative_flops, relative_flops
+from thresher.core.cost import EncoderShape, engine_relative_flops, lowest_flops, relative_flops
 from thresher.core.gates import falling_shares
 from thresher.engine.inputs import alone_in
 from thresher.engine.packed import PackedClassifier
 from thresher.engine.quantize import Logits, Text, agreement
 from thresher.errors import ConfigError
 from thresher.evaluation.agreement import Agreement, assured, change, measure_agreement
+from thresher.tasks.batches import sorted_batches
 
 BATCH_TOKENS = 4096
 SHARE_TOKENS = 16384  # thresholds that leave given shares are found on so many
@@ -74,7 +75,7 @@ class Sample:
         self._holding: dict[tuple[float, ...], list[float]] = {}
         self.shape: EncoderShape = packed.shape
         self.lengths = torch.tensor([len(ids) for ids, _ in texts])
-        self._batches = _batches([len(ids) for ids, _ in texts])
+        self._batches = sorted_batches([len(ids) for ids, _ in texts], max_tokens=BATCH_TOKENS)
         self.dense, _ = self._run([0.0] * packed.shape.layers)
         self.regression: bool = self.dense.shape[1] == 1
 
@@ -130,7 +131,7 @@ def check_reachable(shape: EncoderShape, lengths: Sequence[int], goal: Goal) -> 
     """Refuse a cost that no thresholds can reach, before anything is measured."""
     if goal.flops is None:
         return
-    lowest = float(relative_flops(shape, torch.tensor(lengths), torch.ones(len(lengths), shape.layers)))
+    lowest = lowest_flops(shape, torch.tensor(lengths), [1.0] * shape.layers)
     if goal.flops <= lowest:
         raise ConfigError(
             f"target_flops = {goal.flops:g} cannot be reached: one token after every layer leaves {lowest:.3f}; "
@@ -184,16 +185,3 @@ def farthest(sample: Sample, thresholds: Callable[[float], list[float]], allows:
         trial = sample.at(thresholds(middle))
         low, high, best = (middle, high, trial) if allows(trial) else (low, middle, best)
     return best
-
-
-def _batches(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows of similar lengths, at most so many tokens together."""
-    found: list[list[int]] = []
-    used = 0
-    for row in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if not found or used + lengths[row] > BATCH_TOKENS:
-            found.append([])
-            used = 0
-        found[-1].append(row)
-        used += lengths[row]
-    return found

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from thresher.core.cost import EncoderShape, relative_flops
+from thresher.core.cost import EncoderShape, lowest_flops, relative_flops
 from thresher.errors import ConfigError
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.models.predict import Batch, predict
@@ -23,17 +23,6 @@ def measured_flops(model: nn.Module, batches: Sequence[Batch]) -> float:
     found = predict(model, batches, pruned=True)
     assert found.kept is not None  # pruned=True records them
     return float(relative_flops(encoder_shape(model), found.lengths, found.kept))
-
-
-def lowest_flops(
-    shape: EncoderShape, lengths: Tensor, thresholds: Sequence[float], *, protected: Tensor | int = 1
-) -> float:
-    """What remains when layers with a positive threshold keep protected tokens only. lengths, protected: (rows,)."""
-    first = next((i for i, value in enumerate(thresholds) if value > 0), shape.layers)
-    least = torch.as_tensor(protected).expand_as(lengths)
-    kept = least[:, None].repeat(1, shape.layers)
-    kept[:, :first] = lengths[:, None]
-    return float(relative_flops(shape, lengths, kept))
 
 
 def check_reachable(

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thresher.config import PruneConfig, TrainConfig
-from thresher.core.cost import relative_flops
+from thresher.core.cost import lowest_flops, relative_flops
 from thresher.errors import PredictionError
 from thresher.models.attach import gates_of, prune_
 from thresher.models.checkpoint import load_dense, replacing_folder
 from thresher.models.predict import predict
 from thresher.tasks.task import Task
-from thresher.training.budget import lowest_flops
 from thresher.training.progress import Silent
 from thresher.training.snapshot import STATE, read_snapshot, write_snapshot
 from thresher.training.trainer import Trainer
