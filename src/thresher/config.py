@@ -179,7 +179,9 @@ class TrainConfig(Settings):
         low=0.0,
     )
     hard_epochs: float = setting(3.0, "epochs of the hard stage, which fine-tunes weights at fixed thresholds", low=0.0)
-    max_steps: int | None = setting(None, "at most this many optimizer steps for the epochs of each stage", low=1)
+    max_steps: int | None = setting(
+        None, "at most this many optimizer steps for each of finetune_epochs, soft_epochs and hard_epochs", low=1
+    )
     batch_size: int = setting(32, "sequences per optimizer step, over all processes", low=1)
     accumulate: int = setting(1, "split each step into this many micro-batches to save memory", low=1)
     lr: float = setting(3e-5, "peak learning rate of the weights", above=0.0)

@@ -30,3 +30,7 @@ class CheckpointError(ThresherError):
 
 class RunError(ThresherError):
     """A run folder is in the way, or there is nothing to resume."""
+
+
+class Interrupted(RunError):
+    """Somebody told the program to end; the message says what is left of its work."""

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from thresher.errors import RunError
 from thresher.hardware import device_name
 
 ARCHIVED = "$Format:%H$"  # git archive puts the commit here: sources that travel without their history know it still
@@ -88,6 +89,16 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def check_appendable(path: Path) -> None:
+    """Find out before any work that records can be written there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise RunError(f"cannot write records to {path}: {error.strerror}; name another file") from error
 
 
 def append_record(path: Path, row: dict[str, Any]) -> None:

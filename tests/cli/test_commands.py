@@ -43,16 +43,25 @@ class TestEval:
             " ".join(tiny.succeeds("eval {run} --test {test}", run=run, test=stock.test).out.split())
             for run in (finished, tmp_path / "run")
         )
-        assert plain.endswith("unpruned: this run's weights, nothing dropped") and "dense:" not in plain
-        assert "dense: the fine-tuned model" in both
-        assert both.endswith("in floating point: the int8 of this run was measured by thresher quantize")
+        assert plain.endswith("dense: the base model head; unpruned: this run's weights, nothing dropped")
+        assert "dense: the dense model fine-tuned with the run (dense/)" in both
+        assert both.endswith("serve this run in int8: thresher quantize measured that")
+
+    def test_a_dense_model_that_is_gone_is_missed_aloud(self, stock: Stock, finished: Path, tmp_path: Path) -> None:
+        command = "eval {run} --test {test} --json"
+        shutil.copytree(finished, tmp_path / "run")
+        manifest = {**tiny.manifest(finished), "base_model": str(tmp_path / "gone")}
+        (tmp_path / "run" / "thresher.json").write_text(json.dumps(manifest))
+        said = tiny.succeeds(command, run=tmp_path / "run", test=stock.test)
+        assert "dense" not in said.json()["splits"]["test"]
+        assert "so what pruning lost is not known" in " ".join(said.err.split())
 
     def test_agrees_with_what_the_run_saved(self, stock: Stock, tmp_path: Path) -> None:
         command = f"prune {{model}} --train {{rows}} --test {{test}} --out {{out}} {tiny.QUICK}"
         tiny.succeeds(command, model=stock.head, rows=stock.rows, test=stock.test, out=tmp_path / "run")
         again = tiny.succeeds("eval {run} --test {test} --json", run=tmp_path / "run", test=stock.test).json()
-        saved = tiny.manifest(tmp_path / "run")["quality"]["test"]["pruned"]
-        assert again["splits"]["test"]["pruned"] == saved
+        saved = tiny.manifest(tmp_path / "run")["quality"]["test"]
+        assert {name: again["splits"]["test"][name] for name in saved} == saved, "the dense model is the base model"
 
     def test_truncation_is_counted(self, stock: Stock, finished: Path) -> None:
         done = tiny.succeeds("eval {run} --test {test} --max-length 6", run=finished, test=stock.test)

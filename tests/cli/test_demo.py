@@ -115,7 +115,7 @@ def test_an_interrupted_demo_is_run_again(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pipeline, "run_job", stop)
     done = tiny.thresher("demo --out {out}", out=tmp_path / "demo")
-    assert done.code == 1
+    assert done.code == 130
     assert done.err == "error: interrupted; run it again, it starts anew\n"
     assert tiny.tree(tmp_path) == set()
 

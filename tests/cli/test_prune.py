@@ -108,12 +108,18 @@ def test_new_head_keeps_the_dense_model(stock: Stock, tmp_path: Path) -> None:
     check_run(tmp_path / "again")
 
 
-def test_head_for_other_classes_is_trained_anew(stock: Stock, tmp_path: Path) -> None:
+def test_a_head_with_another_number_of_outputs_is_trained_anew_only_when_asked_for(
+    stock: Stock, tmp_path: Path
+) -> None:
     rows = [
         {"text": text, "label": ("low", "middle", "high")[index % 3]}
         for index, (text, _) in enumerate(tiny.sentences(40))
     ]
-    tiny.succeeds(PRUNE, model=stock.head, rows=tiny.write_rows(tmp_path / "three.tsv", rows), out=tmp_path / "run")
+    places = {"model": stock.head, "rows": tiny.write_rows(tmp_path / "three.tsv", rows), "out": tmp_path / "run"}
+    refused = tiny.thresher(PRUNE, **places)
+    assert refused.code == 1 and "is a classifier, but not with the 3 outputs of the task" in refused.err
+    assert not (tmp_path / "run").exists()
+    tiny.succeeds(f"{PRUNE} --finetune always", **places)
     assert check_run(tmp_path / "run")["task"]["labels"] == ["high", "low", "middle"]
     assert tiny.weights(tmp_path / "run")["classifier.weight"].shape == (3, 32)
 

@@ -74,7 +74,7 @@ def test_resumed_run_is_the_uninterrupted_one(
     with monkeypatch.context() as patch:
         interrupt(patch, stage, step)
         stopped = tiny.thresher(PRUNE, **places, out=out)
-    assert stopped.code == 1
+    assert stopped.code == 130
     assert stopped.err.splitlines() == [
         f"error: interrupted; {out}.partial has its state; the same command goes on with --resume"
     ]
@@ -110,7 +110,7 @@ def test_interrupted_before_anything_is_saved(
     places: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt(monkeypatch, "finetune", 0)
-    assert tiny.thresher(PRUNE, **places, out=tmp_path / "run").code == 1
+    assert tiny.thresher(PRUNE, **places, out=tmp_path / "run").code == 130
     assert tiny.tree(tmp_path) == set()
 
 
@@ -129,7 +129,7 @@ def test_an_interruption_before_anything_was_saved_says_so(
 ) -> None:
     interrupt(monkeypatch, "finetune", 0)
     stopped = tiny.thresher(PRUNE, **places, out=tmp_path / "run")
-    assert stopped.code == 1 and "nothing was saved yet: that comes at the end of a stage" in stopped.err
+    assert stopped.code == 130 and "nothing was saved yet: there was nothing trained" in stopped.err
 
 
 def test_a_stage_that_has_ended_is_saved_however_short(
@@ -145,12 +145,20 @@ def test_a_stage_that_has_ended_is_saved_however_short(
 
 
 def test_sigterm_is_heard_like_ctrl_c(places: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Containers and schedulers send it; afterwards it means again what it meant before."""
-    monkeypatch.setattr(trainer, "finetune_loss", lambda *given: signal.raise_signal(signal.SIGTERM))
+    """Containers and schedulers send it; the step is done and saved; afterwards it means again what it meant before."""
+    stock_loss = trainer.finetune_loss
+
+    def told(*given: Any) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return stock_loss(*given)
+
+    monkeypatch.setattr(trainer, "finetune_loss", told)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         stopped = tiny.thresher(PRUNE, **places, out=tmp_path / "run")
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert stopped.code == 1 and stopped.err.startswith("error: interrupted; nothing was saved yet")
+    assert stopped.code == 130 and "run.partial has its state; the same command goes on with --resume" in stopped.err
+    about = json.loads((tmp_path / "run.partial" / "state" / "about.json").read_text(encoding="utf-8"))
+    assert (about["standing"]["stage"], about["standing"]["step"]) == ("finetune", 1)

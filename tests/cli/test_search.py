@@ -45,7 +45,7 @@ def test_a_stop_before_the_figure_loses_nothing(stock: Stock, tmp_path: Path, mo
     places = {"model": stock.head, "rows": stock.rows, "test": stock.test, "out": tmp_path / "run"}
     with monkeypatch.context() as patch:
         patch.setattr("thresher.report.pareto.draw_pareto", stop)
-        assert tiny.thresher(command, **places).code == 1
+        assert tiny.thresher(command, **places).code == 130
     assert [path.name for path in tmp_path.iterdir()] == ["run.partial"]
     tiny.succeeds(command + " --resume", **places)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

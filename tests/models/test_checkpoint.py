@@ -183,6 +183,64 @@ def test_an_interruption_is_cleaned_up(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_an_interruption_between_the_renames_keeps_one_of_the_runs(
+    saved: Path, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes when a rename has just been done."""
+    stock, done = os.replace, 0
+
+    def told(*names: Any) -> None:
+        nonlocal done
+        stock(*names)
+        done += 1
+        if done == calls:
+            raise KeyboardInterrupt
+
+    before = contents(saved)
+    monkeypatch.setattr(checkpoint.os, "replace", told)
+    with pytest.raises(KeyboardInterrupt), replacing_folder(saved) as folder:
+        (folder / "new").write_text("")
+    monkeypatch.undo()
+    assert contents(saved) == (before if calls == 1 else {"new": b""})
+    assert os.listdir(saved.parent) == ["run"]
+
+
+def test_what_is_no_run_is_not_replaced(saved: Path, model: Any, tokenizer: Any) -> None:
+    """A slip such as save(model, tokenizer, "runs") must not cost all runs."""
+    before = contents(saved)
+    with refused(CheckpointError, "holds something else than a thresher run"):
+        save(model, tokenizer, saved.parent)
+    assert contents(saved) == before
+
+
+def test_others_may_read_a_run(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    """Who trains and who serves may be two users."""
+    save(model, tokenizer, tmp_path / "run", dense=model.state_dict())
+    for path in (tmp_path / "run", *(tmp_path / "run").rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
+
+
+def test_a_run_that_is_opened_and_saved_again_knows_its_task_and_recipe(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """Else it would truncate nowhere. What was measured of the first is not said of the second."""
+    known = {"task": {"name": "rows"}, "recipe": {"max_length": 8}, "base_model": "somewhere"}
+    save(model, tokenizer, tmp_path / "run", about={**known, "quality": {"test": 1.0}})
+    opened = load(tmp_path / "run")
+    save(opened.model, opened.tokenizer, tmp_path / "again")
+    found = load(tmp_path / "again").manifest
+    assert {name: found[name] for name in known} == known and "quality" not in found
+
+
+def test_a_home_folder_is_found_when_saving_too(
+    model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save(model, tokenizer, "~/run")
+    assert load("~/run").manifest == load(tmp_path / "run").manifest
+
+
 def test_public_names() -> None:
     assert thresher.save is save and thresher.load is load
 

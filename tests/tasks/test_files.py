@@ -105,7 +105,9 @@ def test_unknown_column_lists_the_others(tmp_path: Path) -> None:
 
 def test_test_label_unknown_to_train(tmp_path: Path) -> None:
     test = write(tmp_path / "test.jsonl", [{"text": "a", "label": "odd"}])
-    with pytest.raises(DataError, match=r"test.jsonl, row 1 \(line 1\): label 'odd' does not.*has: bad, good"):
+    with pytest.raises(
+        DataError, match=r"test.jsonl, row 1 \(line 1\): label 'odd' is none of the classes.*: bad, good"
+    ):
         load(write(tmp_path / "films.jsonl", films(20)), test)
 
 
@@ -161,5 +163,5 @@ def test_selection_rows_from_a_file_of_their_own(tmp_path: Path) -> None:
     assert (len(alone.train), len(alone.selection), len(alone.test["held_out"])) == (41, 5, 5)
     with pytest.raises(DataError, match=r"test.jsonl and the test rows have 3 rows in common"):
         load(train, test, selection=test)
-    with pytest.raises(DataError, match="label 'awful' does not occur in the training file"):
+    with pytest.raises(DataError, match="label 'awful' is none of the classes in training"):
         load(train, test, selection=write(tmp_path / "bad.jsonl", [{"text": "new", "label": "awful"}]))

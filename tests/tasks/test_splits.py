@@ -1,12 +1,13 @@
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thresher.tasks import Example
-from thresher.tasks.splits import fingerprint, hold_out, hold_out_selection, leak_note
+from thresher.tasks.splits import fingerprint, hold_out, hold_out_selection, leak_note, spread
 
 TEXTS = st.text(alphabet=st.characters(), max_size=3)
 ROWS = st.lists(st.builds(Example, TEXTS, st.none() | TEXTS, st.integers(0, 2)), max_size=60)
@@ -81,3 +82,13 @@ def test_selection_avoids_test_rows_but_train_keeps_them() -> None:
     assert leak_note(leaked) == "; 5 training rows also occur in the test rows and stay in training"
     assert leak_note(1) == "; 1 training row also occurs in the test rows and stays in training"
     assert leak_note(0) == ""
+
+
+@given(rows=st.integers(0, 300), count=st.integers(1, 300))
+def test_spread_rows_are_different_and_from_everywhere(rows: int, count: int) -> None:
+    """Files are often sorted by label: a part that begins at the start would be of one class."""
+    found = spread(range(rows), count)
+    assert len(found) == min(rows, count) and len(set(found)) == len(found)
+    assert found == sorted(found)
+    gaps = [after - before for before, after in pairwise([*found, rows])]
+    assert not gaps or max(gaps) - min(gaps) <= 1

@@ -2,8 +2,10 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
+from thresher.training import progress
 from thresher.training.progress import Bars, Silent
 
 
@@ -53,3 +55,16 @@ def test_a_log_file_gets_lines_instead_of_bars() -> None:
     lines = screen.getvalue().splitlines()
     assert lines[0] == "soft 10/100  loss 9.000" and lines[9] == "soft 100/100  loss 99.000"
     assert lines[10:] == ["done"]
+
+
+def test_a_log_file_gets_a_line_a_minute_and_each_measurement_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    screen = io.StringIO()
+    with Bars(Console(file=screen, width=120)) as bars:
+        bars.begin("hard", total=1000)
+        for step in range(100):
+            now += 25
+            bars.step(loss=1.0, metric=0.5 if step == 1 else None)
+    lines = screen.getvalue().splitlines()
+    assert lines[:2] == ["hard 3/1000  loss 1.000  metric 0.500", "hard 6/1000  loss 1.000"]

@@ -1,6 +1,7 @@
 """Interrupted work goes on as if nothing had happened, to the bit."""
 
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,20 @@ class Interrupting(Recorder):
         done = self.begun[-1][2] + len([name for name, _ in self.steps if name == self.stage])
         if (self.stage, done) == self._where:
             raise Interrupted
+
+
+class Told(Interrupting):
+    """Gets a signal after the given step, as from Ctrl-C or a scheduler."""
+
+    def __init__(self, stage: str, step: int, number: signal.Signals) -> None:
+        super().__init__(stage, step)
+        self._number = number
+
+    def step(self, **numbers: float | None) -> None:
+        try:
+            super().step(**numbers)
+        except Interrupted:
+            signal.raise_signal(self._number)
 
 
 def train(
@@ -117,6 +132,28 @@ def test_a_resumed_run_is_the_uninterrupted_one(whole: Any, tmp_path: Path, stag
     assert f"resuming at stage {stage}, step {from_step}" in recorder.notes
     repeated = [done for name, _, done in recorder.begun if name == stage]
     assert repeated == ([from_step] if from_step < STEPS else [])
+
+
+@pytest.mark.parametrize(("stage", "step"), [("finetune", 1), ("soft", 3), ("hard", 4)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_loses_no_step(whole: Any, tmp_path: Path, stage: str, step: int, number: signal.Signals) -> None:
+    """Between two checkpoints too: the state is saved before the run ends."""
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, progress=Told(stage, step, number))
+    assert signal.getsignal(number) is before
+    recorder = Recorder()
+    weights, standing, _ = train(tmp_path, progress=recorder, resume=True, seed=9)
+    assert f"resuming at stage {stage}, step {step}" in recorder.notes
+    assert differing(weights, whole[0]) == []
+    assert standing.history == whole[1].history
+
+
+def test_without_a_work_folder_a_signal_ends_the_run_at_once() -> None:
+    recorder = Told("finetune", 1, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(None, progress=recorder)
+    assert len(recorder.steps) == 1
 
 
 def test_interrupted_twice(whole: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from thresher.cli import bench, calibrate, demo, doctor, evaluate, explain, prune, quantize, reproduce, search
 from thresher.cli.output import fail
-from thresher.errors import ConfigError, RunError, ThresherError
+from thresher.errors import ConfigError, Interrupted, ThresherError
 from thresher.interruption import interruptions
 from thresher.workplace import has_state, work_of
 
@@ -35,7 +35,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
             with interruptions(at_once=True):
                 command(*args, **options)
         except KeyboardInterrupt as stop:
-            raise RunError(f"interrupted; {_advice(command, options.get('out'))}") from stop
+            raise Interrupted(f"interrupted; {_advice(command, options.get('out'))}") from stop
 
     return run
 
@@ -45,7 +45,7 @@ def _advice(command: Callable[..., None], out: Path | None) -> str:
         work = work_of(out)
         if has_state(work):
             return f"{work} has its state; the same command goes on with --resume"
-        return "nothing was saved yet: that comes at the end of a stage, or after an evaluation, once a minute"
+        return "nothing was saved yet: there was nothing trained, or no time to save it"
     return "run it again, it starts anew" if command is demo.demo else "nothing was written"
 
 
@@ -81,11 +81,14 @@ def thresher(version: Version = False) -> None:
 
 
 def main() -> None:
-    """Run a command; user errors are one line, exit code 2 for bad settings and 1 for everything else."""
+    """Run a command; user errors are one line, exit code 2 for bad settings, 130 for an interruption as in a shell,
+    and 1 for everything else."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         app()
     except ConfigError as error:
         sys.exit(fail(str(error), code=2))
+    except Interrupted as error:
+        sys.exit(fail(str(error), code=130))
     except ThresherError as error:
         sys.exit(fail(str(error), code=1))

@@ -87,8 +87,8 @@ def bench(
     engines: Annotated[
         str | None,
         typer.Option(
-            help="only these of hf,onnxruntime,openvino,thresher, on cuda of hf,compile,unpadded,thresher; "
-            "HF fp32 always takes part"
+            help="only these, such as hf,thresher: of hf, onnxruntime, openvino, thresher; on cuda of hf, compile, "
+            "unpadded, thresher. HF fp32 always takes part"
         ),
     ] = None,
     memory: Annotated[bool, typer.Option(help="measure each row's peak memory, alone")] = True,
@@ -111,13 +111,15 @@ def bench(
     from thresher.evaluation.verdict import judge
     from thresher.models.attach import gates_of
     from thresher.models.checkpoint import load, read_manifest
-    from thresher.records import append_record
+    from thresher.records import append_record, check_appendable
     from thresher.tasks.encode import encode, usable_positions
     from thresher.tasks.files import read_texts
 
     place = "cpu" if device == "auto" else pick_device(device)
     half = _half(dtype, place)
     wanted = parse_engines(engines, place)
+    if record is not None:
+        check_appendable(record)
     manifest = read_manifest(run)
     columns = (text_column, pair_column, label_column)
     if texts is None:
@@ -286,8 +288,10 @@ def _missing_rows(missing: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 def _calibration(train: "list[Example]", timed: "list[Example]", rows: int) -> "tuple[list[Example], str]":
     """Texts for static int8, evenly spread: training ones where there are any, else timed ones, best not these rows."""
+    from thresher.tasks.splits import spread
+
     found, source = (train, "training texts") if train else (timed[rows:] or timed, "test texts, unlabelled")
-    return found[:: max(1, len(found) // CALIBRATION_TEXTS)][:CALIBRATION_TEXTS], source
+    return spread(found, CALIBRATION_TEXTS), source
 
 
 def _half(dtype: str | None, place: str) -> str:

@@ -131,13 +131,12 @@ def parse_share(text: str) -> float:
 
 def split_texts(examples: "list[Example]", rows: int) -> "tuple[list[Example], list[Example]]":
     """At most `rows` different texts, evenly spread, in two halves by hash: no text is in both."""
-    from thresher.tasks.splits import fingerprint, hold_out
+    from thresher.tasks.splits import fingerprint, hold_out, spread
 
     different = list({fingerprint(example): example for example in examples}.values())
     if len(different) < FEWEST:
         raise DataError(f"{len(different)} different texts are too few; give at least {FEWEST}, better 500 or more")
-    step = len(different) / min(rows, len(different))
-    chosen = [different[int(i * step)] for i in range(min(rows, len(different)))]
+    chosen = spread(different, rows)
     return hold_out(chosen, share=0.5, at_most=len(chosen))
 
 

@@ -78,7 +78,7 @@ def demo(
     screen.print(
         f"[bold]{percent(1 - summary['relative_flops'])} of the FLOPs gone[/bold], accuracy "
         f"{percent(summary['dense']['accuracy'])} -> {percent(summary['pruned']['accuracy'])}, "
-        f"{report['seconds']:.0f} s; saved {escape(str(out))}"
+        f"{report['seconds']:.0f} s of training; saved {escape(str(out))}"
     )
     screen.print(escape(f'next: thresher explain {out} "your own sentence"'))
     if as_json:

@@ -1,8 +1,7 @@
 """thresher eval: quality and cost of a run on held-out data."""
 
-from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +18,9 @@ from thresher.cli.options import (
     pick_device,
 )
 from thresher.config import trained_length
+
+if TYPE_CHECKING:
+    from thresher.evaluation.lineup import Dense
 
 
 def evaluate(
@@ -37,9 +39,12 @@ def evaluate(
 
     Example: thresher eval runs/sst2 --task sst2 --data glue
     """
+    from rich.markup import escape
+
     from thresher.cli.measure import Version, measure
     from thresher.cli.output import console, layers_table, print_json, quality_table, quartile_table, quiet_libraries
     from thresher.errors import ConfigError
+    from thresher.evaluation.lineup import dense_of
     from thresher.evaluation.quality import check_outputs
     from thresher.models.checkpoint import load, load_dense, read_manifest
     from thresher.records import provenance
@@ -56,9 +61,10 @@ def evaluate(
     checkpoint.model.to(place)
     length = max_length or trained_length(manifest)
     versions = {"pruned": Version({}, pruned=True), "unpruned": Version({}, pruned=False)}
-    if (run / "dense").is_dir():
-        teacher = load_dense(run / "dense", whole=True)[0].state_dict()
-        versions = {"dense": Version(teacher, pruned=False), **versions}
+    dense = dense_of(run, checkpoint)
+    if dense.folder != run:
+        weights = load_dense(dense.folder, whole=True)[0].state_dict()
+        versions = {"dense": Version(weights, pruned=False), **versions}
     screen = console(as_json)
     found = measure(checkpoint.model, checkpoint.tokenizer, rows, versions, max_length=length, screen=screen)
     for split, models in found.items():
@@ -67,16 +73,20 @@ def evaluate(
         screen.print(quartile_table(models["pruned"]))
         if models["pruned"]["truncated"]:
             screen.print(f"{models['pruned']['truncated']} of {models['pruned']['rows']} rows were truncated")
-    screen.print(_legend(versions, manifest))
+    screen.print(escape(_legend(dense, run, manifest)))
     if as_json:
         print_json({"run": str(run), "task": rows.spec.name, "splits": found, **provenance(device=place, seed=None)})
 
 
-def _legend(versions: Collection[str], manifest: dict[str, Any]) -> str:
+def _legend(dense: "Dense", run: Path, manifest: dict[str, Any]) -> str:
     """What the rows are, and what is not among them."""
-    text = "unpruned: this run's weights, nothing dropped"
-    if "dense" in versions:
-        text = f"dense: the fine-tuned model that pruning started from; {text}"
+    own = "unpruned: this run's weights, nothing dropped"
+    if dense.folder == run:
+        text = f"{own}; the dense model that pruning started from is not here, so what pruning lost is not known"
+    else:
+        text = f"dense: {dense.name}; {own}"
     if "quantization" in manifest:
-        text += "\nall of it in floating point: the int8 of this run was measured by thresher quantize"
+        text += (
+            "\nall of it in floating point, while an engine may serve this run in int8: thresher quantize measured that"
+        )
     return text

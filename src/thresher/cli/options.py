@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 TaskName = Annotated[str | None, typer.Option("--task", help="a GLUE task (sst2, mrpc, stsb, ...) or movies")]
 DataFolder = Annotated[
-    Path | None, typer.Option("--data", help="folder with TASK/train*.jsonl[.xz] and TASK/validation*.jsonl[.xz]")
+    Path | None, typer.Option("--data", help="folder with TASK/train*.jsonl and TASK/validation*.jsonl, perhaps as .xz")
 ]
 TrainFile = Annotated[Path | None, typer.Option("--train", help="your own training rows: CSV, TSV, JSONL or Parquet")]
 SelectionFile = Annotated[

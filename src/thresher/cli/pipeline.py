@@ -49,6 +49,8 @@ class Outcome:
 
 def job_of(given: dict[str, Any], *, train: TrainConfig, prune: dict[str, Any]) -> Job:
     """The job that the flags of `prune` or `search` describe, with its rows."""
+    if given["finetune"] not in ("auto", "always", "never"):
+        raise ConfigError(f"finetune = {given['finetune']!r} is not one of: auto, always, never")
     columns = (given["text_column"], given["pair_column"], given["label_column"])
     rows = load_training_rows(
         **{name: given[name] for name in ("task", "data", "train", "test", "selection", "regression")}, columns=columns
@@ -61,6 +63,8 @@ def check_output(job: Job) -> None:
     """Refuse to destroy anything, before any work starts."""
     from thresher.models.checkpoint import MANIFEST
 
+    if job.resume and job.overwrite:
+        raise ConfigError("--resume goes on with a run and --overwrite replaces it; give one of them")
     check_folder(job.out)
     if job.out.exists() and any(job.out.iterdir()) and not (job.out / MANIFEST).is_file():
         raise RunError(f"{job.out} exists and is not a thresher run; choose another --out")
@@ -164,14 +168,17 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
 
     torch.manual_seed(job.train.seed)  # a new head's weights are part of the run
     spec = job.task.spec
-    if job.finetune not in ("auto", "always", "never"):
-        raise ConfigError(f"finetune = {job.finetune!r} is not one of: auto, always, never")
     check_dense(job.model)
     fits = has_head(job.model, spec.num_labels)
     if job.finetune == "never" and not fits:
         raise ModelError(
             f"'{job.model}' has no classification head with {spec.num_labels} outputs, and --finetune never "
             "forbids to train one; use --finetune auto"
+        )
+    if not fits and job.finetune == "auto" and has_head(job.model):
+        raise ModelError(
+            f"'{job.model}' is a classifier, but not with the {spec.num_labels} outputs of the task; train a new head "
+            "in place of its own with --finetune always"
         )
     if fits and job.finetune != "always":
         model, tokenizer = load_dense(job.model, whole=True)

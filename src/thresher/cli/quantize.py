@@ -147,13 +147,13 @@ def _load_rows(
 
 def _calibration_rows(task: "Task", texts: int) -> "list[Example]":
     """Training rows, evenly spread. Published data has training rows that are test rows too: those are left out."""
-    from thresher.tasks.splits import fingerprint
+    from thresher.tasks.splits import fingerprint, spread
 
     tested = {fingerprint(row) for rows in task.test.values() for row in rows}
     rows = [row for row in task.train if fingerprint(row) not in tested]
     if not rows:
         raise DataError(f"task {task.spec.name} has no training rows that are not test rows too; int8 needs some")
-    return rows[:: max(1, len(rows) // texts)][:texts]
+    return spread(rows, texts)
 
 
 def _table(title: str, quality: dict[str, Any], dtypes: tuple[str, ...]) -> "Table":

@@ -27,6 +27,7 @@ from thresher.records import write_json
 FORMAT_VERSION = 2
 THRESHOLDS_ONLY = 1  # what a run without another rule is written as, so that older versions can open it
 MANIFEST = "thresher.json"
+STAYS_TRUE = ("task", "recipe", "base_model")  # of a loaded run, when it is saved again; measurements may not
 
 
 @dataclass
@@ -49,7 +50,11 @@ def save(
     """Write a pruned model as a Hugging Face folder with `thresher.json`.
 
     `about` adds recipe, quality and so on to the manifest; `dense`, the weights of the unpruned model, go into dense/.
+    A run that is already there is replaced; a folder with anything else in it is refused.
     """
+    folder = Path(path).expanduser()
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+        raise CheckpointError(f"{folder} holds something else than a thresher run; choose another folder")
     gates = gates_of(model)
     manifest = {
         **gates.about,
@@ -62,13 +67,13 @@ def save(
         **({} if gates.rule is None else {"rule": gates.rule.to_dict()}),
     }
     weights = weights_without_gates(model)
-    with replacing_folder(Path(path)) as folder:
-        model.save_pretrained(folder, state_dict=weights)
-        tokenizer.save_pretrained(folder)
+    with replacing_folder(folder) as new:
+        model.save_pretrained(new, state_dict=weights)
+        tokenizer.save_pretrained(new)
         if dense is not None:
-            model.save_pretrained(folder / "dense", state_dict=dict(dense))  # it empties what it is given
-            tokenizer.save_pretrained(folder / "dense")
-        write_json(folder / MANIFEST, manifest)
+            model.save_pretrained(new / "dense", state_dict=dict(dense))  # it empties what it is given
+            tokenizer.save_pretrained(new / "dense")
+        write_json(new / MANIFEST, manifest)
 
 
 def load(path: str | Path) -> Checkpoint:
@@ -89,6 +94,7 @@ def load(path: str | Path) -> Checkpoint:
             gates.rule = rule_from(manifest["rule"], layers=len(gates.thresholds))
     except ConfigError as error:
         raise CheckpointError(f"{folder / MANIFEST}: {error}") from error
+    gates.about = {name: manifest[name] for name in STAYS_TRUE if name in manifest}
     return Checkpoint(model=model.eval(), tokenizer=tokenizer, manifest=manifest)
 
 
@@ -216,19 +222,26 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     old = Path(f"{temporary}.old")
     try:
-        os.chmod(temporary, 0o755)
         yield temporary
-        if path.exists():
-            os.replace(path, old)
+        _let_all_read(temporary)
         try:
+            if path.exists():
+                os.replace(path, old)
             os.replace(temporary, path)
         except BaseException:
-            if old.exists():
+            if old.exists() and not path.exists():
                 os.replace(old, path)
             raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():  # else the old one is all that there is
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _let_all_read(folder: Path) -> None:
+    """Who trains and who serves may be two users; temporary folders and safetensors' files are for one."""
+    for path in (folder, *folder.rglob("*")):
+        os.chmod(path, 0o755 if path.is_dir() else 0o644)
 
 
 def _check_weights(model: nn.Module, name: str) -> None:

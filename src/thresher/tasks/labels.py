@@ -33,8 +33,8 @@ class Labels:
             name = _class_name(value, whole=self.whole)
             if name not in index:
                 raise DataError(
-                    f"{table.where(row)}: label '{name}' does not occur in the training file, "
-                    f"which has: {listed(self.names)}; correct it or add training rows for it"
+                    f"{table.where(row)}: label '{name}' is none of the classes in training: {listed(self.names)}; "
+                    "correct it or remove the row"
                 )
             found.append(index[name])
         return found

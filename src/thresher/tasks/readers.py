@@ -50,6 +50,8 @@ class Table:
 
 def read_table(path: Path) -> Table:
     """Read a whole file; its format is chosen by its extension."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; give the path of a data file")
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packing = suffixes.pop() if suffixes and suffixes[-1] in (".gz", ".xz") else ""
     kind = suffixes[-1] if suffixes else ""
@@ -57,7 +59,7 @@ def read_table(path: Path) -> Table:
     if parse is None and (kind != ".parquet" or packing):
         raise DataError(f"{path} has an unknown extension; it must be {FORMATS}")
     if not path.is_file():
-        raise DataError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; give the path of a data file")
+        raise DataError(f"{path} does not exist; give the path of a data file")
     table = _read_parquet(path) if parse is None else parse(path, _read_text(path, packing))
     if not table.rows:
         raise DataError(f"{path} has no rows; give a file with at least one row of data")

@@ -4,11 +4,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from thresher.tasks.task import Example
 
 SELECTION_SHARE = 0.1
 SELECTION_AT_MOST = 2000
+Row = TypeVar("Row")
 
 
 def fingerprint(example: Example) -> bytes:
@@ -62,6 +64,12 @@ def hold_out_selection(
     held = {fingerprint(row) for row in selection}
     kept = [row for row, digest in zip(train, digests, strict=True) if digest not in held]
     return kept, selection, len(train) - len(free)
+
+
+def spread(rows: Sequence[Row], count: int) -> list[Row]:
+    """At most `count` of the rows, evenly spread: files are often sorted."""
+    count = min(count, len(rows))
+    return [rows[i * len(rows) // count] for i in range(count)]
 
 
 def leak_note(leaked: int) -> str:

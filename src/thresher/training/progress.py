@@ -1,5 +1,6 @@
 """Progress of long work: a bar with the numbers that matter, or silence."""
 
+import time
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +14,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+LINE_SECONDS = 60.0
 
 
 class Silent:
@@ -39,7 +42,8 @@ class Silent:
 class Bars(Silent):
     """A rich progress bar per stage, with loss, relative FLOPs and the selection metric.
 
-    Where there is no terminal to draw on (a log file, a pipe), every tenth of a stage is a line instead.
+    Where there is no terminal to draw on (a log file, a pipe), every tenth of a stage is a line instead, and every
+    minute of a long one.
     """
 
     def __init__(self, console: Console) -> None:
@@ -54,10 +58,11 @@ class Bars(Silent):
         )
         self._task: TaskID | None = None
         self._numbers: dict[str, float] = {}
+        self._said = time.monotonic()
 
     def begin(self, name: str, *, total: int, done: int = 0) -> None:
         self._finish()
-        self._numbers = {}
+        self._numbers, self._said = {}, time.monotonic()
         self._task = self._progress.add_task(name, total=total, completed=done, numbers="")
 
     def step(self, **numbers: float | None) -> None:
@@ -68,8 +73,11 @@ class Bars(Silent):
         self._progress.update(self._task, advance=1, numbers=shown)
         task = self._progress.tasks[self._task]
         done, total = int(task.completed), int(task.total or 1)
-        if not self._progress.console.is_terminal and done * 10 // total > (done - 1) * 10 // total:
+        due = done * 10 // total > (done - 1) * 10 // total or time.monotonic() - self._said > LINE_SECONDS
+        if due and not self._progress.console.is_terminal:
             self._progress.console.print(f"{task.description} {done}/{total}  {shown}")
+            self._numbers.pop("metric", None)  # a line has only what was measured since the last one
+            self._said = time.monotonic()
 
     def note(self, text: str) -> None:
         self._progress.console.print(text, markup=False)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from thresher.config import TrainConfig
 from thresher.errors import RunError
 from thresher.hardware import choose_precision
+from thresher.interruption import interruptions
 from thresher.models.attach import encoder_shape, gates_of, weights_without_gates
 from thresher.models.classes import name_classes_
 from thresher.models.predict import Batch
@@ -46,8 +47,9 @@ class Trainer:
     """Teaches a model with gates (see `prune_`) which tokens to drop.
 
     `fit` leaves the best checkpoint in the model, gates in hard mode. With `work`, the state is saved there at
-    evaluations, at least `save_seconds` apart, and `resume=True` goes on from it. `finetune=True` trains the dense
-    model first. `method` is how tokens are chosen; `thresher.baselines.method_named` gives the rivals.
+    evaluations, at least `save_seconds` apart, and on Ctrl-C or SIGTERM; `resume=True` goes on from it.
+    `finetune=True` trains the dense model first. `method` is how tokens are chosen; `thresher.baselines.method_named`
+    gives the rivals.
     """
 
     def __init__(
@@ -223,20 +225,30 @@ class Trainer:
             self._snapshot(optimizer, certainly=step == plan.steps and more_to_come)
             return found["score"]
 
-        run_stage(
-            plan,
-            self.model,
-            optimizer,
-            self.train_set.rows,
-            pad_id=self.pad_id,
-            settings=self._loop_settings(),
-            accelerator=self.accelerator,
-            progress=self.progress,
-            start=standing.step,
-            checkpoints={max(1, plan.steps * i // evaluations) for i in range(1, evaluations + 1)},
-            on_checkpoint=checkpoint,
-            passed_over=passed_over,
-        )
+        def stop_if_told(step: int) -> None:
+            if told():
+                standing.step, standing.passed_over = step, int(passed_over)
+                self._snapshot(optimizer, certainly=True)
+                raise KeyboardInterrupt
+
+        # Processes that share the work would be told, and stop, after different steps.
+        saves_first = self.work is not None and self.accelerator.num_processes == 1
+        with interruptions(at_once=not saves_first) as told:
+            run_stage(
+                plan,
+                self.model,
+                optimizer,
+                self.train_set.rows,
+                pad_id=self.pad_id,
+                settings=self._loop_settings(),
+                accelerator=self.accelerator,
+                progress=self.progress,
+                start=standing.step,
+                checkpoints={max(1, plan.steps * i // evaluations) for i in range(1, evaluations + 1)},
+                on_checkpoint=checkpoint,
+                after_step=stop_if_told,
+                passed_over=passed_over,
+            )
         if standing.passed_over:
             self._say(f"{standing.passed_over} of {plan.steps} steps were passed over: their gradients were not finite")
 

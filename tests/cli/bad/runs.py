@@ -35,6 +35,10 @@ OUTPUT = [
     Bad("overwriting other things", PRUNE + " --overwrite", ("is not a thresher run",), files={"out/a": ""}),
     Bad("out holds a run", PRUNE, ("already holds a run", "--overwrite"), prepare=run_in_out),
     Bad("interrupted run in the way", PRUNE, ("out.partial holds an interrupted run", "--resume"), prepare=partial),
+    Bad("resumed and replaced", PRUNE + " --resume --overwrite", ("give one of them",), code=2, prepare=partial),
+    Bad(
+        "a folder for records", "bench {run} --test {test} --record {tmp}", ("cannot write records to", "another file")
+    ),
     Bad("nothing to resume", PRUNE + " --resume", ("nothing to resume", "out.partial", "without --resume")),
     Bad("no state to resume", PRUNE + " --resume", ("nothing to resume", "without --resume"), prepare=partial),
     Bad("nothing saved in the way", PRUNE, ("nothing is saved to go on from", "--overwrite"), prepare=leftovers),
