@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from thresher.models.attach import gates_of, prune_, unprune_
     from thresher.models.checkpoint import load, save
     from thresher.tasks import load_file_task, load_task
+    from thresher.training.progress import Bars
     from thresher.training.trainer import Trainer
 
 __all__ = [
+    "Bars",
     "Engine",
     "PruneConfig",
     "ThresherError",
@@ -41,6 +43,7 @@ _HOME = {
     "TrainConfig": "thresher.config",
     "Engine": "thresher.engine.engine",
     "ThresherError": "thresher.errors",
+    "Bars": "thresher.training.progress",
     "Trainer": "thresher.training.trainer",
     "evaluate": "thresher.evaluation.quality",
     "explain": "thresher.evaluation.explain",

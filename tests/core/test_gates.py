@@ -11,6 +11,7 @@ from torch import Tensor
 from thresher.core.gates import (
     falling_shares,
     hard_keep,
+    limit_of,
     protected_tokens,
     ramp,
     soft_gate,
@@ -68,6 +69,12 @@ def test_infinite_thresholds() -> None:
     scores, alive, first = torch.zeros(1, 4), booleans("xxx."), booleans("x...")
     assert torch.equal(hard_keep(scores, math.inf, alive=alive, protected=first), first)
     assert torch.equal(hard_keep(scores, -math.inf, alive=alive, protected=first), alive)
+
+
+def test_a_threshold_of_zero_keeps_a_score_of_zero() -> None:
+    limit = limit_of(torch.tensor(0.0))
+    keep = hard_keep(torch.tensor([[1.0, 0.0]]), limit, alive=booleans("xx"), protected=booleans("x."))
+    assert torch.equal(keep, booleans("xx"))
 
 
 @settings(max_examples=200, deadline=None)

@@ -190,6 +190,13 @@ def test_value_scores_by_hand() -> None:
     exact(value_scores(probabilities, torch.tensor([[True, True]]), lengths), [[1.5 / 2.75, 4 / 2.75]])
 
 
+def test_a_fading_key_has_the_value_score_that_it_would_have_in_full() -> None:
+    """Two keys that are alike but for one's fading: it gets half of the attention and the same score."""
+    alive = torch.tensor([[1.0, 0.5]], dtype=DOUBLE)
+    probabilities = attention_probabilities(torch.zeros(1, 1, 2, 2, dtype=DOUBLE), alive)
+    exact(value_scores(probabilities, alive, torch.ones(1, 1, 2, dtype=DOUBLE)), [[1.0, 1.0]])
+
+
 @given(attention())
 def test_equal_values_give_attention_scores(case: tuple[Tensor, Tensor]) -> None:
     logits, alive = case

@@ -83,6 +83,13 @@ def test_the_step_after_gelu_is_about_the_best_there_is(top: float) -> None:
     assert error(float(one_step(observed(values), gelu=True))) <= 1.1 * best
 
 
+def test_after_gelu_too_a_lone_outlier_is_cut() -> None:
+    """Values on the grid of 0.01 from -0.17 to 2.37, and one that would take a step of 0.011."""
+    grid = torch.arange(-17.0, 238.0).repeat(100) * 0.01
+    values = torch.cat([grid, torch.tensor([2.37 / 0.9])])[:, None]
+    assert float(one_step(observed(values), gelu=True)) == pytest.approx(0.01)
+
+
 def test_rows_are_a_sample_and_the_largest_values_are_of_all() -> None:
     site = Observed(Affine(torch.ones(1, 1), torch.zeros(1)))
     values = torch.zeros(1000, 1)

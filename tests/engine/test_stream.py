@@ -1,5 +1,6 @@
 """Texts in, predictions out: order, windows, bad texts, and agreement with the attached model on real weights."""
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -124,6 +125,23 @@ def test_a_text_the_tokenizer_fails_on_harms_only_itself() -> None:
     assert good.label and last.label
     assert poison.error == "the tokenizer cannot read the text: cannot"
     assert nothing.error is not None and "no tokens" in nothing.error
+
+
+def test_a_tokenizer_is_called_by_one_thread_at_a_time() -> None:
+    """Its first call waits for another to come in beside it, and gives up."""
+    inner, beside = tiny_tokenizer(), threading.Barrier(2)
+    met: list[list[str]] = []
+
+    def tokenizer(texts: list[str], pairs: Any = None, **settings: Any) -> Any:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            beside.wait(timeout=0.5)
+            met.append(texts)
+        return inner(texts, pairs, **settings)
+
+    engine = Engine.from_model(tiny_model("bert"), tokenizer, device="cpu", dtype="fp32")
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(engine.classify, [[text] for text in TEXTS]))
+    assert not met and all(item[0].label for item in found)
 
 
 def test_threads_may_share_an_engine(engine: Engine) -> None:

@@ -1,5 +1,6 @@
 """Who takes part: names, order, and every absence with its reason. Memory: alone, and without what is not needed."""
 
+import math
 import shutil
 import subprocess
 import sys
@@ -10,12 +11,13 @@ import pytest
 
 import thresher
 from tests.cli import tiny
+from thresher.config import PruneConfig
 from thresher.engine.quantize import find_steps
 from thresher.engine.steps import STEPS, load_steps, write_steps
 from thresher.errors import ConfigError
 from thresher.evaluation import lineup
 from thresher.evaluation.alone import heaviest, peak_memory
-from thresher.evaluation.contenders import Spec, Tokens, load_ours
+from thresher.evaluation.contenders import Spec, Tokens, build, load_ours
 from thresher.evaluation.lineup import Group, Material, dense_of, line_up, parse_engines, rows_of
 from thresher.evaluation.verdict import judge
 from thresher.models.checkpoint import load, load_dense
@@ -176,6 +178,18 @@ def test_the_verdict_sets_static_int8_against_the_int8_rivals() -> None:
     assert verdict is not None and verdict.dtype == "int8-static"
     assert verdict.speedup == 1.5
     assert verdict.int8_unsorted is not None and verdict.int8_unsorted.speedup == 3.0
+
+
+@pytest.mark.parametrize("protect", [("first",), ("first", "separators")])
+def test_the_last_count_holds_where_first_tokens_alone_are_kept(
+    dense: Path, tmp_path: Path, protect: tuple[str, ...]
+) -> None:
+    model, tokenizer = load_dense(dense, whole=True)
+    thresher.prune_(model, PruneConfig(protect=protect, separator_id=3))
+    thresher.gates_of(model).set_thresholds([0.0, 0.0, 0.0, math.inf])
+    thresher.save(model, tokenizer, tmp_path)
+    found = build(Spec("thresher pruned", "fp32", tmp_path, pad_id=0, threads=1))
+    assert found.counts_last == (protect == ("first",))
 
 
 def test_sorted_rows_get_their_texts_by_length() -> None:

@@ -130,6 +130,17 @@ def test_everything_equals_a_loop_over_single_texts(name: str, rows: list[Exampl
     assert found.gflops_dense == pytest.approx(2 * dense / ROWS / 1e9, rel=1e-6)
 
 
+def test_the_engine_has_nothing_to_attend_to_after_the_first_infinite_layer() -> None:
+    """Three tokens: the first layer asks for the first one only, the others take its value and no more."""
+    model = gated_model(thresholds=(math.inf, 0.0, 0.0, 0.0))
+    found = evaluate(model, tiny_tokenizer(), task_of([Example("good", None, 1)]))
+    d, f = encoder_shape(model).width, encoder_shape(model).ffn_width
+    asked = 2 * d * 3 + d * d * (3 + 3 + 1 + 1) + 2 * d * f
+    whole = 2 * d * 3 * 3 + d * d * 4 * 3 + 2 * d * f * 3
+    spent, dense = asked + 3 * (2 * d * d + 2 * d * f), 3 * whole + asked
+    assert found.engine_relative_flops == pytest.approx(spent / dense)
+
+
 def test_without_pruning_it_is_the_stock_model(rows: list[Example], monkeypatch: pytest.MonkeyPatch) -> None:
     """Same weights, stock code: the very logits, and no numbers about pruning."""
     caught: list[np.ndarray] = []

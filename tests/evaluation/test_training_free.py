@@ -126,6 +126,14 @@ def test_a_regression_is_fitted_by_correlation() -> None:
     assert fitted.agreement >= 0.9 and fitted.relative_flops < 0.9
 
 
+def test_a_correlation_is_lost_by_the_square_of_the_change() -> None:
+    texts = sample(packed(outputs=1))
+    many = farthest(texts, fall(texts, WIDTHS[1]), lambda trial: trial.agreement >= 0.9)
+    most = many.change * math.sqrt(0.1 / (1 - many.assured))
+    allows = limit(texts, Goal(agreement=0.9))
+    assert allows(replace(many, change=0.999 * most)) and not allows(replace(many, change=1.001 * most))
+
+
 def test_judging_gives_what_a_reader_needs(texts: Sample) -> None:
     judged = texts.judge([0.0, 0.0, 0.8, math.inf])
     assert judged.agreement.texts == 96 and len(judged.kept_per_layer) == 4

@@ -49,6 +49,11 @@ def test_it_says_when_pruning_does_not_pay_and_by_how_much(pruned: float, words:
     assert f"pruning does not pay here: {words}" in verdict.text()
 
 
+def test_dense_is_taken_in_the_arithmetic_of_pruned_even_where_another_is_faster() -> None:
+    verdict = judge([*table(150.0), row("thresher dense", "bf16", 140.0, engine_relative_flops=1.0)])
+    assert verdict is not None and (verdict.dtype, verdict.speedup) == ("int8", 1.5)
+
+
 def test_absent_rows_are_said_to_be_absent() -> None:
     rows = [r for r in table(150.0) if not r["engine"].startswith(("openvino", "onnx"))]
     verdict = judge(rows)

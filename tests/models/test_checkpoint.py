@@ -268,6 +268,13 @@ def test_an_encoder_is_not_called_damaged_for_its_lack_of_a_head(saved: Path) ->
         Engine.load(saved)
 
 
+def test_an_encoder_without_a_pooler_gets_a_new_one_with_its_head(saved: Path) -> None:
+    AutoModel.from_pretrained(saved, add_pooling_layer=False).save_pretrained(saved)
+    assert not any("pooler" in name for name in load_file(saved / "model.safetensors"))
+    model, _ = load_dense(saved, num_labels=3)
+    assert model.classifier.out_features == 3
+
+
 def test_a_configuration_of_another_size_is_refused(saved: Path) -> None:
     edit(saved, "config.json", intermediate_size=80)
     with refused(ModelError, "lacks weights that its configuration asks for"):

@@ -52,6 +52,11 @@ def test_share_of_the_original_length_by_the_layers_own_score() -> None:
     assert decide(gates, (1, 5, 2, 4, 3), (1, 2, 9, 5, 3)) == kept("xx.xx", "x..x.")
 
 
+def test_shares_are_rounded_to_the_nearest_number() -> None:
+    """0.75 of three is 2.25, of five 3.75."""
+    assert TopShare([0.75]).counts_for(0, torch.tensor([3, 5])).tolist() == [2, 4]
+
+
 def test_shares_below_one_token_keep_one() -> None:
     assert decide(gates_with(TopShare([0.0, -1.0]), 2, protect=("none",)), (1, 5, 2), (1, 5, 2)) == kept(".x.", ".x.")
 

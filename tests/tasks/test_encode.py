@@ -29,6 +29,11 @@ def test_pairs_and_longest_first(tokenizer: Any) -> None:
     assert (found.truncated, found.max_length) == (1, 7)
 
 
+def test_the_longer_text_of_a_pair_is_cut_also_where_it_is_the_second(tokenizer: Any) -> None:
+    found = encode(tokenizer, [Example("a film", "very very very bad", 0)], max_length=7, positions=None)
+    assert found.rows == [Encoded([2, 4, 6, 3, 9, 9, 3], [0, 0, 0, 0, 1, 1, 1], 0)]
+
+
 @pytest.mark.parametrize(("max_length", "positions", "limit"), [(8, None, 8), (None, 6, 6), (8, 6, 6), (5, 6, 5)])
 def test_shorter_limit_wins(tokenizer: Any, max_length: int | None, positions: int | None, limit: int) -> None:
     found = encode(tokenizer, [Example("a " * 20, None, 0)], max_length=max_length, positions=positions)

@@ -45,7 +45,8 @@ SHORT = {
 }
 COLUMNS = (
     "per s: texts per second, median and range; x HF: over HF fp32; x best: over the fastest row that is not ours;\n"
-    "p50, p95: ms of one text; agree: same decisions as HF fp32; FLOPs: paper's count; MiB: "
+    "p50, p95: ms of one text; agree: same decisions as HF fp32; FLOPs: paper's count, at most so many\n"
+    "where the last layer is not down to the first token; MiB: "
 )
 LEGEND = {
     "cpu": (

@@ -90,7 +90,9 @@ def quantize(
             on_texts=lambda count: bars.advance(bar, count),
         )
     screen.print(_table(f"{rows.spec.name} {split}, {len(examples)} rows", block["quality"], DTYPES))
-    screen.print("agreement: same decisions as fp32; kept: share of a text's tokens that a layer passes on")
+    screen.print(
+        "agreement: same decisions as fp32; kept: share of a text's tokens that a layer passes on, the last left out"
+    )
     screen.print(escape(f"calibrated on {len(chosen)} training rows; saved {out}"))
     if as_json:
         print_json({"run": str(run), "out": str(out), "task": rows.spec.name, **block})

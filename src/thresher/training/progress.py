@@ -46,7 +46,7 @@ class Bars(Silent):
     minute of a long one.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self._progress = Progress(
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=24),
@@ -54,7 +54,7 @@ class Bars(Silent):
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[numbers]}"),
-            console=console,
+            console=console or Console(stderr=True),
         )
         self._task: TaskID | None = None
         self._numbers: dict[str, float] = {}
