@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -165,9 +166,19 @@ def test_models_that_cannot_be_calibrated(stock: Stock, finished: Path, texts: P
 
 def test_what_is_there_is_not_replaced(stock: Stock, texts: Path, tmp_path: Path) -> None:
     done = tiny.thresher(CALIBRATE, model=stock.head, texts=texts, out=tmp_path)
-    assert done.code == 1 and "exists and is not empty; choose another --out" in done.err
+    assert done.code == 1 and "exists and is not a thresher run; choose another --out" in done.err
     done = tiny.thresher(CALIBRATE, model=stock.head, texts=texts, out=texts)
     assert done.code == 1 and "is a file" in done.err
+
+
+def test_a_run_is_replaced_when_asked_for(stock: Stock, finished: Path, texts: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    places = {"model": stock.head, "texts": texts, "out": tmp_path / "run"}
+    done = tiny.thresher(CALIBRATE, **places)
+    assert done.code == 1 and "already holds a run; choose another --out, or replace it with --overwrite" in done.err
+    assert tiny.manifest(tmp_path / "run") == tiny.manifest(finished)
+    tiny.succeeds(f"{CALIBRATE} --overwrite", **places)
+    assert tiny.manifest(tmp_path / "run") != tiny.manifest(finished)
 
 
 def test_help_has_an_example() -> None:

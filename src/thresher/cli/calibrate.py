@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.options import AsJson, DataFolder, TaskName, load_named_task
-from thresher.errors import ConfigError, DataError, ModelError, RunError
+from thresher.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,6 +38,7 @@ def calibrate(
     ] = None,
     rows: Annotated[int, typer.Option(help=f"at most this many texts, at least {FEWEST}; half fit, half judge")] = 512,
     max_length: Annotated[int | None, typer.Option(help="longest sequence in tokens; default: the model's")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in --out")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit thresholds to a dense model's own predictions, in minutes and without labels, and say what to expect of them.
@@ -51,7 +52,7 @@ def calibrate(
     from rich.progress import Progress
 
     from thresher.cli.output import console, print_json, quiet_libraries
-    from thresher.cli.pipeline import check_folder
+    from thresher.cli.pipeline import check_place
     from thresher.config import PruneConfig
     from thresher.engine.engine import Engine
     from thresher.engine.packed import PackedClassifier
@@ -65,9 +66,7 @@ def calibrate(
         raise ConfigError(f"rows = {rows} is below {FEWEST}, the fewest texts that thresholds can be fitted with")
     if max_length is not None and max_length < 4:
         raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
-    check_folder(out)
-    if out.exists() and any(out.iterdir()):
-        raise RunError(f"{out} exists and is not empty; choose another --out")
+    check_place(out, overwrite=overwrite)
     examples, named = _load_texts(texts, task, data)
     fitting, judging = split_texts(examples, rows)
     quiet_libraries()

@@ -65,9 +65,7 @@ def check_output(job: Job) -> None:
 
     if job.resume and job.overwrite:
         raise ConfigError("--resume goes on with a run and --overwrite replaces it; give one of them")
-    check_folder(job.out)
-    if job.out.exists() and any(job.out.iterdir()) and not (job.out / MANIFEST).is_file():
-        raise RunError(f"{job.out} exists and is not a thresher run; choose another --out")
+    check_place(job.out, overwrite=True)
     saved = has_state(job.work)
     if job.resume and not saved:
         if job.work.exists():
@@ -80,12 +78,23 @@ def check_output(job: Job) -> None:
     if job.work.exists():
         way = "go on with --resume, or start anew" if saved else "nothing is saved to go on from; start anew"
         raise RunError(f"{job.work} holds an interrupted run; {way} with --overwrite")
-    if job.out.exists() and any(job.out.iterdir()):
-        raise RunError(f"{job.out} already holds a run; choose another --out, or replace it with --overwrite")
+    check_place(job.out, overwrite=False)
 
 
-def check_folder(out: Path) -> None:
-    """Find out now, and not after hours of work, that the folder cannot be made."""
+def check_place(out: Path, *, overwrite: bool) -> None:
+    """Find out now, and not after hours of work, that a run cannot be put there. Nothing but a run is replaced."""
+    from thresher.models.checkpoint import MANIFEST
+
+    _check_folder(out)
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not (out / MANIFEST).is_file():
+        raise RunError(f"{out} exists and is not a thresher run; choose another --out")
+    if not overwrite:
+        raise RunError(f"{out} already holds a run; choose another --out, or replace it with --overwrite")
+
+
+def _check_folder(out: Path) -> None:
     if not out.name:
         raise ConfigError(f"--out {out} is not the name of a new folder; give one such as runs/first")
     if out.is_file():
