@@ -152,6 +152,27 @@ def test_threads_may_share_an_engine(engine: Engine) -> None:
     assert [item[0].truncated for item in found] == [True, False] * 20
 
 
+def test_engines_may_share_a_tokenizer() -> None:
+    """Of other lengths, in other threads, and beside a caller who pads with it."""
+    model, tokenizer = tiny_model("bert"), tiny_tokenizer()
+    limits = (8, 32) * 2
+    engines = [Engine.from_model(model, tokenizer, device="cpu", dtype="fp32", max_length=limit) for limit in limits]
+    stop = threading.Event()
+
+    def pad() -> None:
+        while not stop.is_set():
+            tokenizer(["film " * 100, "film"], padding=True, truncation=True, max_length=16)
+
+    with ThreadPoolExecutor(len(limits) + 1) as pool:
+        pool.submit(pad)
+        try:
+            found = [pool.submit(engine.classify, ["film " * 100, "good film"] * 500) for engine in engines]
+            lengths = [{item.tokens for item in one.result()} for one in found]
+        finally:
+            stop.set()
+    assert lengths == [{limit, 4} for limit in limits]
+
+
 def test_several_labels_at_once_are_refused() -> None:
     model = tiny_model("bert", problem_type="multi_label_classification")
     with pytest.raises(ModelError, match="multi_label_classification"):

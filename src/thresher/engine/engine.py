@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -76,12 +77,14 @@ class Engine:
     ) -> None:
         if max_length is not None and max_length < 4:
             raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
-        self.packed, self.tokenizer, self.labels, self.why = packed, tokenizer, list(labels), why
+        # A tokenizer keeps its truncation and padding as state: the engine has a copy of its own, which neither another
+        # engine nor the caller can change in the middle of a call (locks between engines would not stop the caller).
+        self.packed, self.tokenizer, self.labels, self.why = packed, deepcopy(tokenizer), list(labels), why
         self.max_length = min(max_length or packed.tables.positions, packed.tables.positions)
         # A tokenizer may have been given words that the model lacks, or number segments that it does not tell apart.
         words = len(tokenizer) if hasattr(tokenizer, "__len__") else math.inf
         self._may_miss = words > packed.tables.words or packed.tables.types == 1
-        self._tokenizing = threading.Lock()  # a tokenizer keeps its truncation as state: one call at a time
+        self._tokenizing = threading.Lock()  # the copy has that state, too: one call at a time
 
     @staticmethod
     def load(
