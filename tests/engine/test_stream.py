@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from tests.cli.tiny import tokenizer as tiny_tokenizer
-from tests.models.families import prune_with_, tiny_model
+from tests.models.families import POSITIONS, prune_with_, tiny_model
 from thresher.engine.engine import Engine, Prediction
 from thresher.errors import ConfigError, ModelError
+from thresher.models.attach import gates_of, unprune_
 from thresher.models.checkpoint import save
 
 TEXTS = ["good film", "bad bad film", "film", "good bad good film film", "a b c d e f g"]
@@ -269,3 +270,14 @@ def test_texts_are_as_long_as_in_training(tmp_path: Path) -> None:
         assert (found.tokens, found.truncated, engine.describe()["max_length"]) == (tokens, True, tokens)
     with pytest.raises(ConfigError, match="max_length = 3 is below 4"):
         Engine.load(tmp_path / "run", device="cpu", dtype="fp32", max_length=3)
+
+
+def test_a_model_in_memory_knows_its_length_in_training() -> None:
+    model = tiny_model("bert")
+    prune_with_(model)
+    gates_of(model).about = {"recipe": {"max_length": 8}}
+    for limit, tokens in ((None, 8), (12, 12)):
+        engine = Engine.from_model(model, tiny_tokenizer(), device="cpu", dtype="fp32", max_length=limit)
+        assert engine.classify(["film " * 20])[0].tokens == engine.max_length == tokens
+    unprune_(model)
+    assert Engine.from_model(model, tiny_tokenizer(), device="cpu", dtype="fp32").max_length == POSITIONS

@@ -104,6 +104,14 @@ def test_truncation_is_flagged(words: int, max_length: int | None, tokens: int, 
     assert found.tokens[-1] == "[SEP]"
 
 
+def test_texts_are_as_long_as_in_training() -> None:
+    model = gated_model()
+    gates_of(model).about = {"recipe": {"max_length": 8}}
+    found = explain(model, tiny_tokenizer(), TEXT)
+    assert found.truncated and len(found.tokens) == 8
+    assert len(explain(model, tiny_tokenizer(), TEXT, max_length=9).tokens) == 9
+
+
 @pytest.mark.parametrize("mode", ["off", "soft", "hard"])
 def test_the_mode_is_left_as_found_and_dropout_is_off(mode: str) -> None:
     model = gated_model(thresholds=SOME).train()

@@ -283,6 +283,14 @@ def test_only_test_rows_are_read() -> None:
     assert thresher.evaluate(gated_model(), tiny_tokenizer(), task).rows == 4
 
 
+def test_rows_are_as_long_as_in_training(rows: list[Example]) -> None:
+    model, tokenizer = gated_model(), tiny_tokenizer()
+    gates_of(model).about = {"recipe": {"max_length": 9}}
+    found = evaluate(model, tokenizer, task_of(rows))
+    assert found.truncated == sum(len(row.text.split()) + 2 > 9 for row in rows) > 0
+    assert evaluate(model, tokenizer, task_of(rows), max_length=512).truncated == 0
+
+
 def test_truncated_rows_are_counted(rows: list[Example]) -> None:
     found = evaluate(gated_model(), tiny_tokenizer(), task_of(rows), max_length=9)
     assert found.truncated == sum(len(row.text.split()) + 2 > 9 for row in rows) > 0

@@ -22,7 +22,7 @@ from thresher.engine.steps import read_steps
 from thresher.engine.texts import EncodedText, encode_texts
 from thresher.engine.weights import LayerSteps, Weights, read_weights
 from thresher.errors import ConfigError, ModelError
-from thresher.models.attach import GATES_NAME, gates_of
+from thresher.models.attach import GATES_NAME, gates_of, length_in_training
 from thresher.models.checkpoint import MANIFEST, load, load_dense
 
 if TYPE_CHECKING:
@@ -131,7 +131,10 @@ class Engine:
         max_length: int | None = None,
         steps: Sequence[LayerSteps] = (),
     ) -> "Engine":
-        """From a Hugging Face classifier in memory, with gates or without; `steps` come from `calibrate`."""
+        """From a Hugging Face classifier in memory, with gates or without; `steps` come from `calibrate`.
+
+        The rest is as for `load`; gates know the length in training once they were trained or loaded.
+        """
         chosen = choose_backend(backend, dtype, device=device, mode=mode, steps=steps)
         return Engine.on_backend(model, tokenizer, *chosen, dial=dial, max_length=max_length)
 
@@ -146,6 +149,8 @@ class Engine:
         max_length: int | None = None,
     ) -> "Engine":
         """From a model in memory, on a backend made by the caller; `why` is what describe() gives as the reason."""
+        if max_length is None:
+            max_length = length_in_training(model)
         kind = model.config.problem_type
         if kind == "multi_label_classification" or (kind == "regression" and model.config.num_labels > 1):
             raise ModelError(f"the engine gives one label or one value per text; problem_type = '{kind}' needs several")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from thresher.core.cost import relative_flops
-from thresher.models.attach import encoder_shape, gates_of
+from thresher.models.attach import encoder_shape, gates_of, length_in_training
 from thresher.tasks.encode import collate, encode, usable_positions
 from thresher.tasks.task import Example
 
@@ -36,7 +36,12 @@ class Explanation:
 def explain(
     model: Any, tokenizer: Any, text: str, pair: str | None = None, *, max_length: int | None = None
 ) -> Explanation:
-    """Run one text (or pair) through hard pruning and report every decision."""
+    """Run one text (or pair) through hard pruning and report every decision.
+
+    It is truncated to `max_length` tokens, or where texts were in training, or else to what the model can take.
+    """
+    if max_length is None:
+        max_length = length_in_training(model)
     data = encode(
         tokenizer,
         [Example(text=text, pair=pair, label=0)],

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from thresher.core.cost import EncoderShape, dense_macs, engine_relative_flops, flops, paper_macs, relative_flops
 from thresher.errors import DataError
-from thresher.models.attach import encoder_shape, gates_of
+from thresher.models.attach import encoder_shape, gates_of, length_in_training
 from thresher.models.classes import check_class_order, how_classes_differ
 from thresher.models.predict import Predictions, predict
 from thresher.tasks.encode import encode, padded_batches, usable_positions
@@ -109,8 +109,11 @@ def evaluate(
 ) -> Quality:
     """Hard evaluation of a model with gates on a test split (the first one by default).
 
+    Rows are truncated to `max_length` tokens, or where they were in training, or else to what the model can take.
     `pruned=False` runs the same weights dense. `on_batch(done, total)` is told about progress.
     """
+    if max_length is None:
+        max_length = length_in_training(model)
     name = split or next(iter(task.test), "")
     examples: list[Example] = task.test.get(name, [])
     if not examples:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from thresher.config import PruneConfig
+from thresher.config import PruneConfig, trained_length
 from thresher.core.cost import EncoderShape
 from thresher.core.gates import ramp
 from thresher.core.scores import at_least_float32
@@ -64,6 +64,12 @@ def gates_of(model: nn.Module) -> Gates:
     if not isinstance(gates, Gates):
         raise ModelError("the model has no gates; call thresher.prune_(model, PruneConfig()) first")
     return gates
+
+
+def length_in_training(model: nn.Module) -> int | None:
+    """The longest text in tokens that the model was trained with; None without gates, or where they do not know it."""
+    gates = getattr(_base(model), GATES_NAME, None)
+    return trained_length(gates.about) if isinstance(gates, Gates) else None
 
 
 def weights_without_gates(model: nn.Module) -> dict[str, Tensor]:
