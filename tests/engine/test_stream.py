@@ -268,8 +268,9 @@ def test_texts_are_as_long_as_in_training(tmp_path: Path) -> None:
         engine = Engine.load(tmp_path / "run", device="cpu", dtype="fp32", max_length=limit)
         (found,) = engine.classify([long])
         assert (found.tokens, found.truncated, engine.describe()["max_length"]) == (tokens, True, tokens)
-    with pytest.raises(ConfigError, match="max_length = 3 is below 4"):
-        Engine.load(tmp_path / "run", device="cpu", dtype="fp32", max_length=3)
+    for limit in (3, 0):
+        with pytest.raises(ConfigError, match=f"max_length = {limit} is below 4"):
+            Engine.load(tmp_path / "run", device="cpu", dtype="fp32", max_length=limit)
 
 
 def test_a_model_in_memory_knows_its_length_in_training() -> None:

@@ -111,7 +111,7 @@ class Engine:
             steps = read_steps(folder)
             checkpoint = load(path)
             model, tokenizer = checkpoint.model, checkpoint.tokenizer
-            max_length = max_length or trained_length(checkpoint.manifest)
+            max_length = trained_length(checkpoint.manifest) if max_length is None else max_length
         else:
             steps = []
             model, tokenizer = load_dense(path, whole=True)
