@@ -145,6 +145,17 @@ def test_a_quantized_run_keeps_its_own_steps(dense: Path, pruned: Path, tmp_path
     assert steps["thresher dense"] == tmp_path / "work" / "thresher dense" / STEPS
 
 
+@pytest.mark.parametrize(("last", "counts"), [(math.inf, True), (0.9, False), (-math.inf, False)])
+def test_the_last_count_holds_where_only_first_tokens_are_left(
+    pruned: Path, tmp_path: Path, last: float, counts: bool
+) -> None:
+    checkpoint = load(pruned)
+    thresher.gates_of(checkpoint.model).set_thresholds([0.9, 0.9, 0.9, last])
+    thresher.save(checkpoint.model, checkpoint.tokenizer, tmp_path / "run")
+    found = build(Spec("thresher pruned", "fp32", tmp_path / "run", pad_id=0, threads=1))
+    assert found.counts_last == counts
+
+
 def test_static_int8_runs_in_a_process_of_its_own(dense: Path, pruned: Path, tmp_path: Path) -> None:
     contenders, _ = line_up(["thresher"], replace(material(dense, tmp_path), run=pruned))
     assert contenders[-1].spec.dtype == "int8-static"

@@ -127,6 +127,11 @@ def test_first_alone(rule: Rule | None, wanted: int) -> None:
     assert gates_of(model).first_alone() == 4, "separators stay with it"
 
 
+def test_a_threshold_of_minus_infinity_keeps_everything() -> None:
+    model = pruned_model("bert", (-math.inf,) * 4)
+    assert gates_of(model).first_alone() == 4
+
+
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 2**31), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_slots_hold_what_was_kept_in_order(lengths: list[int], seed: int, told: bool) -> None:

@@ -158,7 +158,7 @@ def _thresher(spec: Spec) -> Contender:
         output = packed.logits([row.input_ids for row in rows], [row.token_type_ids for row in rows])
         return output.logits.numpy(), output.kept.numpy()
 
-    only_first = math.isinf(packed.thresholds[-1]) and packed.config.protect == ("first",)
+    only_first = packed.thresholds[-1] == math.inf and packed.config.protect == ("first",)
     return Contender(spec, run, counts_last=only_first, alone=packed.alone)
 
 

@@ -115,7 +115,7 @@ class Gates(nn.Module):
         """The layer from which on only first tokens are left, whatever the text; the number of layers if there is none.
 
         It waits for the device."""
-        alone = torch.isinf(self.thresholds) if self.rule is None else self.rule.drops_all(len(self.thresholds))
+        alone = self.thresholds == math.inf if self.rule is None else self.rule.drops_all(len(self.thresholds))
         return first_alone(alone.tolist(), self.config.protect)
 
     def set_thresholds(self, values: Sequence[float] | Tensor) -> None:
