@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import processors
 
 from tests.cli.tiny import tokenizer as tiny_tokenizer
 from tests.models.families import POSITIONS, prune_with_, tiny_model
@@ -172,6 +173,21 @@ def test_engines_may_share_a_tokenizer() -> None:
         finally:
             stop.set()
     assert lengths == [{limit, 4} for limit in limits]
+
+
+def test_a_text_of_which_only_special_tokens_would_be_left() -> None:
+    tokenizer = tiny_tokenizer()
+    inner = tokenizer.backend_tokenizer
+    inner.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))  # [CLS] a [SEP] [SEP] b [SEP]
+    model = tiny_model("bert", type_vocab_size=1)
+    engine = Engine.from_model(model, tokenizer, device="cpu", dtype="fp32", max_length=4)
+    pair, text = engine.classify([("good film", "bad film"), "good film"])
+    assert text.label and text.tokens == 4
+    assert pair.label is None and not pair.truncated
+    assert "max_length = 4 leaves no room for text beside 4 special tokens; give at least 5" in str(pair.error)
+    engine = Engine.from_model(model, tokenizer, device="cpu", dtype="fp32", max_length=5)
+    (pair,) = engine.classify([("good film", "bad film")])
+    assert pair.label and pair.tokens == 5 and pair.truncated
 
 
 def test_several_labels_at_once_are_refused() -> None:

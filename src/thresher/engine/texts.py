@@ -16,7 +16,10 @@ class EncodedText:
 
 
 def encode_texts(tokenizer: Any, items: Sequence[str | tuple[str, str]], positions: int) -> list[EncodedText]:
-    """Tokenize texts or (text, pair) tuples; what is longer than `positions` is truncated and marked."""
+    """Tokenize texts or (text, pair) tuples; what is longer than `positions` is truncated and marked.
+
+    Where nothing but special tokens would be left, it gets an error: a prediction would say nothing of the text.
+    """
     problems = [_problem(item) for item in items]
     good = [i for i, problem in enumerate(problems) if problem is None]
     found = [EncodedText([], error=problem) for problem in problems]
@@ -25,9 +28,23 @@ def encode_texts(tokenizer: Any, items: Sequence[str | tuple[str, str]], positio
         for i, text in zip(chosen, _call_each(tokenizer, [items[i] for i in chosen], None), strict=True):
             found[i] = text
         long = [i for i in chosen if len(found[i].input_ids) > positions]
-        for i, text in zip(long, _call_each(tokenizer, [items[i] for i in long], positions), strict=True):
+        if long and (no_room := _no_room(tokenizer, positions, paired=paired)):
+            shorter = [EncodedText([], error=no_room) for _ in long]
+        else:
+            shorter = _call_each(tokenizer, [items[i] for i in long], positions)
+        for i, text in zip(long, shorter, strict=True):
             found[i] = replace(text, truncated=text.error is None)
     return found
+
+
+def _no_room(tokenizer: Any, positions: int, *, paired: bool) -> str | None:
+    if not hasattr(tokenizer, "num_special_tokens_to_add"):  # any function may stand in for a tokenizer
+        return None
+    special = int(tokenizer.num_special_tokens_to_add(pair=paired))
+    if positions > special:
+        return None
+    rule = f"max_length = {positions} leaves no room for text beside {special} special tokens"
+    return f"{rule}; give at least {special + 1}, better the length of a typical text"
 
 
 def _problem(item: Any) -> str | None:
