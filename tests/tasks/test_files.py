@@ -6,6 +6,7 @@ import pytest
 
 from thresher.errors import DataError
 from thresher.tasks import Task, load_file_task, load_test_file
+from thresher.tasks.files import read_texts
 from thresher.tasks.splits import fingerprint
 
 
@@ -165,3 +166,17 @@ def test_selection_rows_from_a_file_of_their_own(tmp_path: Path) -> None:
         load(train, test, selection=test)
     with pytest.raises(DataError, match="label 'awful' is none of the classes in training"):
         load(train, test, selection=write(tmp_path / "bad.jsonl", [{"text": "new", "label": "awful"}]))
+
+
+@pytest.mark.parametrize(
+    ("line", "which"),
+    [("film\t", "second text"), ("\tbad film", "first text"), ("film\t\u200b", "second text"), ("\u200b", "text")],
+)
+def test_texts_without_words_are_refused_by_line(tmp_path: Path, line: str, which: str) -> None:
+    good = "good film\tbad film" if "\t" in line else "good film"
+    file = tmp_path / "texts.txt"
+    file.write_text(f"{good}\n\n  \n{line}\n{good}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=rf"texts.txt, line 4: the {which} is empty; give it words or remove the line"):
+        read_texts(file)
+    file.write_text(f"{good}\n\n  \n{good}\n", encoding="utf-8")
+    assert len(read_texts(file)) == 2

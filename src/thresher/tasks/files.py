@@ -167,7 +167,10 @@ TABLES = (".csv", ".jsonl", ".json", ".parquet")  # not .tsv: a text, a tab and 
 
 
 def read_texts(file: Path) -> list[Example]:
-    """Texts without labels, one per line; a tab stands before a second text. Their label is 0 and means nothing."""
+    """Texts without labels, one per line; a tab stands before a second text. Their label is 0 and means nothing.
+
+    Empty lines count for nothing; half a pair, or a line with invisible characters only, is an error.
+    """
     if not file.is_file():
         raise DataError(f"{file} does not exist; give a text file with one text per line")
     if file.suffix.lower() in TABLES:
@@ -185,5 +188,9 @@ def read_texts(file: Path) -> list[Example]:
         if ("\t" in line) != paired:
             has, first = ("has no tab", "has one") if paired else ("has a tab", "has none")
             raise DataError(f"{file}, line {at} {has} before a second text, the first text {first}; make them alike")
-    parts = [line.split("\t", 1) for line in lines.values()]
-    return [Example(text=first, pair=rest[0] if rest else None, label=0) for first, *rest in parts]
+    parts = {at: line.split("\t", 1) for at, line in lines.items()}
+    for at, texts in parts.items():
+        for text, which in zip(texts, ("first text", "second text") if paired else ("text",), strict=True):
+            if is_blank(text):
+                raise DataError(f"{file}, line {at}: the {which} is empty; give it words or remove the line")
+    return [Example(text=first, pair=rest[0] if rest else None, label=0) for first, *rest in parts.values()]
