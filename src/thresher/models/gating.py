@@ -249,11 +249,13 @@ class Gates(nn.Module):
         return {**self.__dict__, "trace": None}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Follow the model to another device, but never below float32 (model.half() must not round thresholds)."""
+        """Follow the model to another device, but never below float32 (model.half() must not round thresholds), and a
+        rule's fixed numbers not below their own precision: the last digit of a share decides how many tokens stay."""
         exact = [value.detach().clone() for value in self._floats()]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         for value, before in zip(self._floats(), exact, strict=True):
-            value.data = before.to(device=value.device, dtype=torch.promote_types(value.dtype, torch.float32))
+            least = torch.float32 if isinstance(value, nn.Parameter) else before.dtype
+            value.data = before.to(device=value.device, dtype=torch.promote_types(value.dtype, least))
         return self
 
     def _floats(self) -> list[Tensor]:
