@@ -128,6 +128,16 @@ def test_the_training_flag_is_left_as_found() -> None:
         assert all(module.training is training for module in model.modules())
 
 
+def test_mode_and_training_flag_are_left_as_found_on_an_error() -> None:
+    model = gated_model(thresholds=SOME).train()
+    gates_of(model).set_mode("soft")
+    hook = model.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        explain(model, tiny_tokenizer(), TEXT)
+    hook.remove()
+    assert gates_of(model).mode == "soft" and all(module.training for module in model.modules())
+
+
 def test_an_empty_text_is_its_special_tokens() -> None:
     found = explain(gated_model(thresholds=SOME), tiny_tokenizer(), "")
     assert found.tokens == ["[CLS]", "[SEP]"] and found.dropped_at[0] is None

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from thresher.core.cost import relative_flops
-from thresher.models.attach import encoder_shape, gates_of, length_in_training
+from thresher.models.attach import encoder_shape, length_in_training
+from thresher.models.predict import evaluating
 from thresher.tasks.encode import collate, encode, usable_positions
 from thresher.tasks.task import Example
 
@@ -50,17 +51,13 @@ def explain(
     )
     batch = collate(data.rows, pad_id=tokenizer.pad_token_id)
     device = next(model.parameters()).device
-    gates, was_training = gates_of(model), model.training
-    mode = gates.mode
-    gates.set_mode("hard")
     inputs = {name: value.to(device) for name, value in batch.items() if name != "labels"}
-    logits = model.eval()(**inputs).logits[0].float().cpu()
-    trace = gates.trace
+    with evaluating(model, "hard") as gates:
+        logits = model(**inputs).logits[0].float().cpu()
+        trace = gates.trace
     assert trace is not None  # the forward pass above leaves one
     alive = torch.stack(trace.alive)[:, 0].cpu()  # (layers + 1, tokens)
     lengths, kept = trace.lengths().cpu(), trace.kept().cpu()
-    gates.set_mode(mode)
-    model.train(was_training)
     layers = len(alive) - 1
     survived = alive.long().sum(dim=0) - 1  # how many layers each token came out of
     regression = logits.shape[0] == 1

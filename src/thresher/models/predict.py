@@ -1,12 +1,14 @@
 """Run a model over padded batches and collect what every evaluation needs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from thresher.models.attach import gates_of
+from thresher.models.gating import Gates
 
 Batch = tuple[list[int], dict[str, Tensor]]  # row numbers, and the tensors of these rows
 
@@ -33,6 +35,20 @@ class Predictions:
         )
 
 
+@contextmanager
+def evaluating(model: nn.Module, mode: str) -> Iterator[Gates]:
+    """The model without dropout and with its gates in `mode`, for a while; both are left as found, also on an error."""
+    gates, was_training = gates_of(model), model.training
+    before = gates.mode
+    gates.set_mode(mode)
+    model.eval()
+    try:
+        yield gates
+    finally:
+        gates.set_mode(before)
+        model.train(was_training)
+
+
 @torch.inference_mode()
 def predict(
     model: nn.Module,
@@ -46,12 +62,8 @@ def predict(
     Mode and training flag are left as found. `on_batch(done, total)` is told about progress.
     """
     device = next(model.parameters()).device
-    gates, was_training = gates_of(model), model.training
-    mode = gates.mode
-    gates.set_mode("hard" if pruned else "off")
-    model.eval()
     parts = []
-    try:
+    with evaluating(model, "hard" if pruned else "off") as gates:
         for index, (rows, batch) in enumerate(batches):
             inputs = {name: value.to(device, non_blocking=True) for name, value in batch.items() if name != "labels"}
             logits = model(**inputs).logits.float()
@@ -60,7 +72,4 @@ def predict(
             parts.append(Predictions(torch.tensor(rows), logits.cpu(), lengths.cpu(), kept))
             if on_batch:
                 on_batch(index + 1, len(batches))
-    finally:
-        gates.set_mode(mode)
-        model.train(was_training)
     return Predictions.merge(parts)
