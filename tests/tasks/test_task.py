@@ -20,6 +20,14 @@ def test_metrics_must_fit_the_labels() -> None:
         TaskSpec("films", "text", None, ("bad", "good"), ())
 
 
+def test_f1_is_for_two_labels() -> None:
+    for labels in (("bad", "fair", "good"), ("good",)):
+        rule = rf"metrics = \('f1',\) of task films: f1 needs two labels, and there are {len(labels)}; use accuracy"
+        with pytest.raises(ValueError, match=rule):
+            TaskSpec("films", "text", None, labels, ("f1",))
+        TaskSpec("films", "text", None, labels, ("accuracy",))
+
+
 def test_score_is_the_specs_metrics() -> None:
     rows = [Example("a film", None, 1)]
     task = Task(CLASSES, rows, rows, {"test": rows}, "by hand")

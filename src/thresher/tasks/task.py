@@ -35,6 +35,9 @@ class TaskSpec:
         if not self.metrics or not set(self.metrics) <= set(known):
             kind = "regression" if self.regression else "classification"
             raise ValueError(f"metrics = {self.metrics} of task {self.name}: {kind} knows {', '.join(known)}")
+        if "f1" in self.metrics and len(self.labels) != 2:
+            rule = f"f1 needs two labels, and there are {len(self.labels)}"
+            raise ValueError(f"metrics = {self.metrics} of task {self.name}: {rule}; use accuracy")
 
     @property
     def regression(self) -> bool:
