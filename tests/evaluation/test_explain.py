@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import decoders
 
 from tests.training.tiny import LAYERS, POSITIONS, gated_model, stock_model, tiny_tokenizer, tokenizer_for
 from thresher.core.cost import relative_flops
 from thresher.errors import DataError, ModelError
-from thresher.evaluation.explain import Explanation, explain
+from thresher.evaluation.explain import Explanation, explain, readable
 from thresher.models.attach import encoder_shape, gates_of
 
 SOME = (0.6, 0.9, 1.0, math.inf)
@@ -81,6 +82,39 @@ def test_pairs() -> None:
     with torch.inference_mode():  # the second text's token types reach the model
         output = model.eval()(**tokenizer("good worda", "bad wordb wordc", return_tensors="pt")).logits
     assert found.probability == pytest.approx(torch.softmax(output[0], -1).max().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "tokens", "text"),
+    [
+        (
+            decoders.WordPiece(),
+            "[CLS] good film ##s [UNK] . [SEP] caf ##é [SEP]",
+            "[CLS] good films [UNK]. [SEP] café [SEP]",
+        ),
+        (None, "[CLS] good film ##s [UNK] [SEP] caf ##é [SEP]", "[CLS] good films [UNK] [SEP] café [SEP]"),
+        (
+            decoders.ByteLevel(),
+            "[CLS] good ĠcafÃ© s Ġ## ##a Ġ ð Ċ [SEP] [SEP] bad [SEP]",
+            "[CLS] good cafés ####a ␣� ␣ [SEP] [SEP] bad [SEP]",
+        ),
+        (
+            decoders.Metaspace(),
+            "[CLS] ▁good ▁caf é ▁ [UNK] s [SEP] ▁bad [SEP]",
+            "[CLS] good café ␣[UNK]s [SEP] bad [SEP]",
+        ),
+    ],
+)
+def test_pieces_read_as_the_text(decoder: Any, tokens: str, text: str) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.decoder = decoder
+    pieces = readable(tokenizer, tokens.split())
+    assert len(pieces) == len(tokens.split()) and "".join(pieces) == f" {text}"
+
+
+def test_every_token_has_its_piece() -> None:
+    found = explain(gated_model(thresholds=SOME), tiny_tokenizer(), TEXT)
+    assert found.pieces == [f" {token}" for token in found.tokens]
 
 
 def test_regression_gives_a_value() -> None:

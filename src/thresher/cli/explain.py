@@ -58,12 +58,10 @@ def print_explanation(screen: "Console", found: "Explanation") -> None:
     from rich.text import Text
 
     line = Text()
-    for token, layer in zip(found.tokens, found.dropped_at, strict=True):
-        subword = token.startswith("##")
-        word = token.removeprefix("##").lstrip("Ġ▁") or token
-        if line and not subword:
+    for piece, layer in zip(found.pieces, found.dropped_at, strict=True):
+        if line and piece.startswith(" "):
             line.append(" ")
-        line.append(word, style=_style(layer, found.layers))
+        line.append(piece.lstrip(), style=_style(layer, found.layers))
         if layer is not None:
             line.append(str(layer).translate(_SUBSCRIPTS), style="dim")
     screen.print(line)

@@ -1,6 +1,8 @@
 """Which layer dropped which token of one text, and what the model then decided."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from thresher.tasks.task import Example
 class Explanation:
     """dropped_at[i] is the layer (counted from 1) that dropped token i, or None if it survived all of them.
 
+    pieces[i] is token i for people: as text, with a space in front where a word begins.
     For a regression `label` is empty and `probability` None; `value` holds the prediction.
     """
 
@@ -28,6 +31,7 @@ class Explanation:
     value: float | None
     relative_flops: float
     truncated: bool
+    pieces: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -63,8 +67,9 @@ def explain(
     regression = logits.shape[0] == 1
     probabilities = torch.softmax(logits, dim=-1)
     best = int(probabilities.argmax())
+    tokens = tokenizer.convert_ids_to_tokens(data.rows[0].input_ids)
     return Explanation(
-        tokens=tokenizer.convert_ids_to_tokens(data.rows[0].input_ids),
+        tokens=tokens,
         dropped_at=[None if count == layers else int(count) + 1 for count in survived.tolist()],
         kept_per_layer=kept[0].tolist(),
         layers=layers,
@@ -73,4 +78,27 @@ def explain(
         value=float(logits[0]) if regression else None,
         relative_flops=float(relative_flops(encoder_shape(model), lengths, kept)),
         truncated=data.truncated > 0,
+        pieces=readable(tokenizer, tokens),
     )
+
+
+def readable(tokenizer: Any, tokens: Sequence[str]) -> list[str]:
+    """The tokens as text, with a space in front where a word begins, whatever marks the tokenizer writes them with.
+
+    ␣ stands for a token of spaces, and � for one that is a part of a character.
+    """
+    edges = {token for token in tokenizer.all_special_tokens if token != tokenizer.unk_token}
+    pieces: list[str] = []
+    for before, token in pairwise(["", *tokens]):
+        text = f" {token}" if token in edges else _after_a_letter(tokenizer, token)
+        begins = text[:1].isspace() or before in edges  # the first token of a text need not say that it begins a word
+        pieces.append(" " * begins + (text.strip() or "␣"))
+    return pieces
+
+
+def _after_a_letter(tokenizer: Any, token: str) -> str:
+    """What a token adds to a text: its decoder joins, cuts or decodes bytes, but drops spaces at a text's beginning."""
+    text: str = tokenizer.convert_tokens_to_string(["a", token])
+    if text == f"a {token}":  # also what a tokenizer without a decoder says
+        return token.removeprefix("##") if token.startswith("##") else f" {token}"
+    return text.removeprefix("a")
