@@ -1,7 +1,9 @@
 """What cannot be pruned is refused with a sentence, and the ways to call a pruned model all reach the gates."""
 
 import math
+import pickle
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -248,3 +250,26 @@ def test_weights_can_change_between_passes() -> None:
     with torch.no_grad():
         model.bert.encoder.layer[2].intermediate.dense.weight.mul_(2.0)
     assert (logits_of(model, inputs) - before).abs().max() > 1e-4
+
+
+# --- ways to keep a pruned model -------------------------------------------------------------------------------------
+
+
+def test_a_state_dict_has_weights_and_gates() -> None:
+    model, other = pruned_model("bert", SOME), pruned_model("bert", (0.1,) * LAYERS, seed=1)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(logits_of(other, ragged(model)), logits_of(model, ragged(model)))
+
+
+def test_save_pretrained_keeps_the_stock_model(tmp_path: Path) -> None:
+    model = pruned_model("bert", SOME).float()
+    model.save_pretrained(tmp_path)
+    found, about = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert about["unexpected_keys"] == {"bert.thresher_gates.thresholds"} and not about["missing_keys"]
+    gates_of(model).set_mode("off")
+    assert torch.equal(logits_of(found.eval(), ragged(model)), logits_of(model, ragged(model)))
+
+
+def test_a_whole_model_cannot_be_pickled(tmp_path: Path) -> None:
+    with pytest.raises(pickle.PicklingError, match="PrunedBertLayer"):
+        torch.save(pruned_model("bert"), tmp_path / "model.pt")

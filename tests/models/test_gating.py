@@ -85,6 +85,7 @@ def test_soft_plain_by_hand() -> None:
     assert again is not None
     torch.testing.assert_close(trace.scores[1], torch.tensor([[0.5, 1.5, 0.0]]))
     torch.testing.assert_close(again[0, 1], torch.sigmoid(torch.tensor(5.0)))
+    assert trace.kept().tolist() == [[2, 2]], "outputs are scaled, and no token fades"
 
 
 def test_temperature_is_read_at_every_step() -> None:

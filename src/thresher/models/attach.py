@@ -1,7 +1,11 @@
 """`prune_` and `unprune_`: put gates into a Hugging Face model and take them out again, in place.
 
 Every encoder layer's class is replaced by a subclass whose forward follows the gates; modules, weights and their names
-stay as they are, so the model trains, moves, copies and saves as before. In mode "off" the stock code runs.
+stay as they are, so the model trains, moves and copies (copy.deepcopy) as before. In mode "off" the stock code runs.
+
+`thresher.save` keeps weights and gates. A state_dict has both, too, for a model that `prune_` was called on;
+save_pretrained writes the same, but from_pretrained reads the stock model of it and leaves the thresholds out.
+torch.save of the whole model raises PicklingError: the subclasses are made at run time, and pickle looks for names.
 """
 
 import math

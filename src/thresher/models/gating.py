@@ -40,7 +40,8 @@ class Trace:
         return self.alive[0].sum(dim=-1)
 
     def kept(self) -> Tensor:
-        """(batch, layers) tokens left by each layer: whole numbers in hard mode, expected ones in soft mode."""
+        """(batch, layers) tokens left by each layer: whole numbers in hard mode, in soft mode sums of the faded tokens'
+        shares; all of a text's tokens with the soft mask "plain", which scales outputs and leaves every token alive."""
         return torch.stack([alive.sum(dim=-1) for alive in self.alive[1:]], dim=-1)
 
     def kept_shares(self) -> Tensor:
