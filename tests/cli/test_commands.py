@@ -91,6 +91,7 @@ class TestExplain:
 
     def test_json(self, finished: Path) -> None:
         found = tiny.succeeds("explain {run} 'the film is very good' --json", run=finished).json()
+        assert found["dense"]["label"] in ("negative", "positive") and 0.5 <= found["dense"]["probability"] <= 1
         assert found["tokens"] == ["[CLS]", "the", "film", "is", "very", "good", "[SEP]"]
         assert found["dropped_at"][0] is None, "the first token is protected"
         assert found["label"] in ("negative", "positive")

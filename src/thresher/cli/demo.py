@@ -32,7 +32,7 @@ def demo(
     """
     from rich.markup import escape
 
-    from thresher.cli.explain import picture, print_explanation, print_legend
+    from thresher.cli.explain import picture, print_explanation, print_legend, unpruned
     from thresher.cli.output import console, layers_table, percent, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import Job
     from thresher.config import score_of
@@ -70,10 +70,17 @@ def demo(
     write_json(out / SUMMARY, summary)  # at once: a demo that is stopped later may be run again
     screen.print(quality_table("Rotten Tomatoes, test rows", {"dense": dense, "pruned": pruned}))
     screen.print(layers_table(pruned))
-    explained = [explain(outcome.model, outcome.tokenizer, sentence) for sentence in SENTENCES]
-    print_legend(screen, explained[0].layers)
-    for found in explained:
-        print_explanation(screen, found)
+    dense_model, length = unpruned(out / "dense"), job.train.max_length
+    explained = [
+        (
+            explain(outcome.model, outcome.tokenizer, sentence, max_length=length),
+            explain(*dense_model, sentence, max_length=length),
+        )
+        for sentence in SENTENCES
+    ]
+    print_legend(screen, explained[0][0].layers)
+    for one in explained:
+        print_explanation(screen, *one)
     write_text(out / "explain.svg", picture(explained))
     screen.print(
         f"[bold]{percent(1 - summary['relative_flops'])} of the FLOPs gone[/bold], accuracy "

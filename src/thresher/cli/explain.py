@@ -1,7 +1,7 @@
 """thresher explain: see which layer dropped which token."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,6 +9,8 @@ from thresher.cli.options import AsJson
 from thresher.config import trained_length
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from thresher.evaluation.explain import Explanation
@@ -21,13 +23,14 @@ def explain(
     svg: Annotated[Path | None, typer.Option(help="also write the picture to this SVG file")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show in colour which layer dropped which token, and the decision with its probability.
+    """Show in colour which layer dropped which token, and the decision with its probability, beside the dense model's.
 
     Example: thresher explain runs/demo "a gripping film that never lets go"
     """
     from thresher.cli.output import console, print_json, quiet_libraries, warn_of_pairs
     from thresher.errors import DataError, RunError
     from thresher.evaluation.explain import explain as explain_text
+    from thresher.evaluation.lineup import dense_of
     from thresher.models.checkpoint import load
     from thresher.records import write_text
 
@@ -39,21 +42,37 @@ def explain(
     warn_of_pairs(screen, checkpoint.manifest, run=run, given_pairs=pair is not None)
     length = trained_length(checkpoint.manifest)
     found = explain_text(checkpoint.model, checkpoint.tokenizer, text, pair, max_length=length)
+    folder = dense_of(run, checkpoint).folder
+    dense = explain_text(*unpruned(folder), text, pair, max_length=length) if folder != run else None
     if svg is not None:
         try:
-            write_text(svg, picture([found]))
+            write_text(svg, picture([(found, dense)]))
         except OSError as error:
             raise RunError(f"cannot write {svg}: {error.strerror}; choose another --svg") from error
         screen.print(f"picture written to {svg}", markup=False)
     if as_json:
-        print_json(found.to_dict())
+        decided = None if dense is None else {name: getattr(dense, name) for name in ("label", "probability", "value")}
+        print_json({**found.to_dict(), "dense": decided})
     else:
         print_legend(screen, found.layers)
-        print_explanation(screen, found)
+        print_explanation(screen, found, dense)
 
 
-def print_explanation(screen: "Console", found: "Explanation") -> None:
-    """The text with every token coloured by the layer that dropped it, then the decision."""
+def unpruned(folder: Path) -> "tuple[Any, Any]":
+    """A dense model, with gates that keep everything, and its tokenizer."""
+    from thresher.config import PruneConfig
+    from thresher.models.attach import gates_of, prune_
+    from thresher.models.checkpoint import load_dense
+
+    model, tokenizer = load_dense(folder, whole=True)
+    prune_(model, PruneConfig(collapse_last=False))
+    gates = gates_of(model)
+    gates.set_thresholds([0.0] * len(gates.thresholds))
+    return model, tokenizer
+
+
+def print_explanation(screen: "Console", found: "Explanation", dense: "Explanation | None" = None) -> None:
+    """The text with every token coloured by the layer that dropped it, then the decision, and the dense model's."""
     from rich.markup import escape
     from rich.text import Text
 
@@ -65,15 +84,18 @@ def print_explanation(screen: "Console", found: "Explanation") -> None:
         if layer is not None:
             line.append(str(layer).translate(_SUBSCRIPTS), style="dim")
     screen.print(line)
-    if found.value is not None:
-        decision = f"value {found.value:.3f}"
-    else:
-        decision = f"{found.label} ({100 * (found.probability or 0):.1f}%)"
+    beside = "" if dense is None else f", dense {_decision(dense)}\n"
     kept = " ".join(str(count) for count in found.kept_per_layer)
     cost = f"tokens {len(found.tokens)} -> {kept}   relative FLOPs {found.relative_flops:.2f}"
-    screen.print(f"-> [bold]{escape(decision)}[/bold]   {cost}")
+    screen.print(f"-> [bold]{escape(_decision(found))}[/bold]{escape(beside)}   {cost}")
     if found.truncated:
         screen.print("[yellow]the text was longer than in training and was truncated[/yellow]")
+
+
+def _decision(found: "Explanation") -> str:
+    if found.value is not None:
+        return f"value {found.value:.3f}"
+    return f"{found.label} ({100 * (found.probability or 0):.1f}%)"
 
 
 def print_legend(screen: "Console", layers: int) -> None:
@@ -85,17 +107,17 @@ def print_legend(screen: "Console", layers: int) -> None:
     screen.print(line)
 
 
-def picture(explanations: "list[Explanation]") -> str:
-    """The coloured texts as an SVG image that needs no font from elsewhere."""
+def picture(explanations: "Sequence[tuple[Explanation, Explanation | None]]") -> str:
+    """The coloured texts, with what the dense model decides, as an SVG image that needs no font from elsewhere."""
     import io
 
     from rich.console import Console
     from rich.terminal_theme import MONOKAI
 
     screen = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False)
-    print_legend(screen, explanations[0].layers)
-    for found in explanations:
-        print_explanation(screen, found)
+    print_legend(screen, explanations[0][0].layers)
+    for found, dense in explanations:
+        print_explanation(screen, found, dense)
     drawn = screen.export_svg(title="thresher explain", theme=MONOKAI)
     head, _, rest = drawn.partition("@font-face")
     styles = rest[rest.rindex("@font-face") :].partition("}")[2] if "@font-face" in rest else rest.partition("}")[2]

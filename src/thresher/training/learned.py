@@ -6,6 +6,7 @@ stay nearest to the dense model's gets the rest.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,7 +92,7 @@ class Shapes(Rule):
         return hard_keep(scores, limit_of(self.current[layer]), alive=trace.alive[-1], protected=trace.protected)
 
     def drops_all(self, layers: int) -> Tensor:
-        return torch.isinf(self.current)
+        return self.current == math.inf
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "thresholds": self.thresholds.tolist()}
