@@ -32,12 +32,10 @@ def demo(
     """
     from rich.markup import escape
 
-    from thresher.cli.explain import picture, print_explanation, print_legend, unpruned
     from thresher.cli.output import console, layers_table, percent, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import Job
     from thresher.config import score_of
-    from thresher.evaluation.explain import explain
-    from thresher.records import write_json, write_text
+    from thresher.records import write_json
     from thresher.tasks import load_task
 
     quiet_libraries()
@@ -70,18 +68,7 @@ def demo(
     write_json(out / SUMMARY, summary)  # at once: a demo that is stopped later may be run again
     screen.print(quality_table("Rotten Tomatoes, test rows", {"dense": dense, "pruned": pruned}))
     screen.print(layers_table(pruned))
-    dense_model, length = unpruned(out / "dense"), job.train.max_length
-    explained = [
-        (
-            explain(outcome.model, outcome.tokenizer, sentence, max_length=length),
-            explain(*dense_model, sentence, max_length=length),
-        )
-        for sentence in SENTENCES
-    ]
-    print_legend(screen, explained[0][0].layers)
-    for one in explained:
-        print_explanation(screen, *one)
-    write_text(out / "explain.svg", picture(explained))
+    _explain_sentences(outcome, job, screen)
     screen.print(
         f"[bold]{percent(1 - summary['relative_flops'])} of the FLOPs gone[/bold], accuracy "
         f"{percent(summary['dense']['accuracy'])} -> {percent(summary['pruned']['accuracy'])}, "
@@ -90,6 +77,26 @@ def demo(
     screen.print(escape(f'next: thresher explain {out} "your own sentence"'))
     if as_json:
         print_json(summary)
+
+
+def _explain_sentences(outcome: "Outcome", job: "Job", screen: "Console") -> None:
+    """Print what becomes of three sentences, and draw it."""
+    from thresher.cli.explain import picture, print_explanation, print_legend, unpruned
+    from thresher.evaluation.explain import explain
+    from thresher.records import write_text
+
+    dense, length = unpruned(job.out / "dense"), job.train.max_length
+    explained = [
+        (
+            explain(outcome.model, outcome.tokenizer, sentence),
+            explain(*dense, sentence, max_length=length),
+        )
+        for sentence in SENTENCES
+    ]
+    print_legend(screen, explained[0][0].layers)
+    for one in explained:
+        print_explanation(screen, *one)
+    write_text(job.out / "explain.svg", picture(explained))
 
 
 def demo_settings(seed: int) -> "TrainConfig":

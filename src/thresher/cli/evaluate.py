@@ -17,7 +17,6 @@ from thresher.cli.options import (
     load_test_rows,
     pick_device,
 )
-from thresher.config import trained_length
 
 if TYPE_CHECKING:
     from thresher.evaluation.lineup import Dense
@@ -59,14 +58,13 @@ def evaluate(
     checkpoint = load(run)
     check_outputs(checkpoint.model, rows, name=run, manifest=manifest)
     checkpoint.model.to(place)
-    length = max_length or trained_length(manifest)
     versions = {"pruned": Version({}, pruned=True), "unpruned": Version({}, pruned=False)}
     dense = dense_of(run, checkpoint)
     if dense.folder != run:
         weights = load_dense(dense.folder, whole=True)[0].state_dict()
         versions = {"dense": Version(weights, pruned=False), **versions}
     screen = console(as_json)
-    found = measure(checkpoint.model, checkpoint.tokenizer, rows, versions, max_length=length, screen=screen)
+    found = measure(checkpoint.model, checkpoint.tokenizer, rows, versions, max_length=max_length, screen=screen)
     for split, models in found.items():
         screen.print(quality_table(f"{rows.spec.name} {split}", models))
         screen.print(layers_table(models["pruned"]))

@@ -65,7 +65,8 @@ def check_output(job: Job) -> None:
 
     if job.resume and job.overwrite:
         raise ConfigError("--resume goes on with a run and --overwrite replaces it; give one of them")
-    check_place(job.out, overwrite=True)
+    _check_folder(job.out)
+    _check_contents(job.out, overwrite=job.resume or job.overwrite or job.work.exists())
     saved = has_state(job.work)
     if job.resume and not saved:
         if job.work.exists():
@@ -78,14 +79,17 @@ def check_output(job: Job) -> None:
     if job.work.exists():
         way = "go on with --resume, or start anew" if saved else "nothing is saved to go on from; start anew"
         raise RunError(f"{job.work} holds an interrupted run; {way} with --overwrite")
-    check_place(job.out, overwrite=False)
 
 
 def check_place(out: Path, *, overwrite: bool) -> None:
     """Find out now, and not after hours of work, that a run cannot be put there. Nothing but a run is replaced."""
+    _check_folder(out)
+    _check_contents(out, overwrite=overwrite)
+
+
+def _check_contents(out: Path, *, overwrite: bool) -> None:
     from thresher.models.checkpoint import MANIFEST
 
-    _check_folder(out)
     if not out.exists() or not any(out.iterdir()):
         return
     if not (out / MANIFEST).is_file():

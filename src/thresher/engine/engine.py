@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from thresher.config import PruneConfig, trained_length
+from thresher.config import PruneConfig
 from thresher.engine.backends.base import Backend
 from thresher.engine.choose import Cuda, choose_backend
 from thresher.engine.packed import Output, PackedClassifier
@@ -77,14 +77,12 @@ class Engine:
     ) -> None:
         if max_length is not None and max_length < 4:
             raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
-        # A tokenizer keeps its truncation and padding as state: the engine has a copy of its own, which neither another
-        # engine nor the caller can change in the middle of a call (locks between engines would not stop the caller).
-        self.packed, self.tokenizer, self.labels, self.why = packed, deepcopy(tokenizer), list(labels), why
+        self.packed, self.tokenizer, self.labels, self.why = packed, tokenizer, list(labels), why
         self.max_length = min(max_length or packed.tables.positions, packed.tables.positions)
         # A tokenizer may have been given words that the model lacks, or number segments that it does not tell apart.
         words = len(tokenizer) if hasattr(tokenizer, "__len__") else math.inf
         self._may_miss = words > packed.tables.words or packed.tables.types == 1
-        self._tokenizing = threading.Lock()  # the copy has that state, too: one call at a time
+        self._tokenizing = threading.Lock()  # a tokenizer keeps its truncation as state: one call at a time
 
     @staticmethod
     def load(
@@ -111,7 +109,6 @@ class Engine:
             steps = read_steps(folder)
             checkpoint = load(path)
             model, tokenizer = checkpoint.model, checkpoint.tokenizer
-            max_length = trained_length(checkpoint.manifest) if max_length is None else max_length
         else:
             steps = []
             model, tokenizer = load_dense(path, whole=True)
@@ -136,7 +133,9 @@ class Engine:
         The rest is as for `load`; gates know the length in training once they were trained or loaded.
         """
         chosen = choose_backend(backend, dtype, device=device, mode=mode, steps=steps)
-        return Engine.on_backend(model, tokenizer, *chosen, dial=dial, max_length=max_length)
+        # A tokenizer keeps its truncation and padding as state: neither another engine nor the caller may change that
+        # in the middle of a call, and a lock would not stop the caller. `load` has one of its own anyway.
+        return Engine.on_backend(model, deepcopy(tokenizer), *chosen, dial=dial, max_length=max_length)
 
     @staticmethod
     def on_backend(

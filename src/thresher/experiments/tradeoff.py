@@ -87,15 +87,16 @@ def lead(rows: Sequence[Row], task: str, rival: str) -> list[float]:
 
 
 def verdict(rows: Sequence[Row], config: dict[str, Any]) -> str:
-    """Smallest and mean lead of learned thresholds at matched cost."""
+    """Smallest and mean lead of learned thresholds at matched cost, and the tasks' mean of the latter."""
     rivals = [method for method in config["compared"] if method not in ("learned", CONTROL)]
-    lines = []
-    for task, about in config["tasks"].items():
-        cells = []
-        for rival in rivals:
-            found = lead(rows, task, rival)
-            cells.append(f"{min(found):+.2f} / {mean(found):+.2f}" if found else "")
-        lines.append([about["name"], *cells])
+    leads = {task: [lead(rows, task, rival) for rival in rivals] for task in config["tasks"]}
+    lines = [
+        [config["tasks"][task]["name"], *(f"{min(one):+.2f} / {mean(one):+.2f}" if one else "" for one in found)]
+        for task, found in leads.items()
+    ]
+    if all(one for found in leads.values() for one in found):
+        means = [mean(mean(one) for one in column) for column in zip(*leads.values(), strict=True)]
+        lines.append(["**mean of the tasks**", *(f"{value:+.2f}" for value in means)])
     return markdown_table(["lead of learned at matched cost, least / mean", *rivals], lines)
 
 

@@ -17,6 +17,25 @@ from thresher.models.checkpoint import replacing_folder
 from thresher.records import write_json
 
 STATE = "state"
+REMEMBERED = "remembered.json"
+
+
+class Memory:
+    """What a method must know again after an interruption, in a file beside the saved state."""
+
+    def __init__(self, work: Path | None, *, resuming: bool, writes: bool) -> None:
+        self._file = None if work is None else work / REMEMBERED
+        self._resuming, self._writes = resuming, writes
+        if self._file is not None and writes and not resuming:
+            self._file.unlink(missing_ok=True)  # by another run
+
+    def remember(self, value: Any) -> None:
+        if self._file is not None and self._writes:
+            write_json(self._file, value)
+
+    def recall(self) -> Any:
+        file = self._file if self._resuming else None
+        return json.loads(file.read_text(encoding="utf-8")) if file is not None and file.is_file() else None
 
 
 def write_snapshot(work: Path, groups: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:

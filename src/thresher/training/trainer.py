@@ -4,7 +4,6 @@ Which tokens are dropped, and what is learned for it, is the method's affair (`t
 """
 
 import functools
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -23,7 +22,6 @@ from thresher.interruption import interruptions
 from thresher.models.attach import encoder_shape, gates_of, weights_without_gates
 from thresher.models.classes import name_classes_
 from thresher.models.predict import Batch
-from thresher.records import write_json
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
 from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
@@ -35,11 +33,10 @@ from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.progress import Silent
 from thresher.training.sample import cost_sample, protected_counts
-from thresher.training.snapshot import optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
+from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
 from thresher.training.standing import Standing, digest_of
 
-REMEMBERED = "remembered.json"  # what the method knows, beside the saved state
 FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
 
 
@@ -80,6 +77,7 @@ class Trainer:
         self.precision, _ = choose_precision(self.config.precision, self.accelerator.device.type)
         bf16 = self.precision == "bf16"
         self.judge = Judge(model, self.accelerator, task, self.selection_set, pad_id=self.pad_id, bf16=bf16)
+        memory = Memory(work, resuming=resume, writes=self.accelerator.is_main_process)
         run = Run(
             model=model,
             config=self.config,
@@ -92,8 +90,8 @@ class Trainer:
             training_cost=lambda: measured_flops(self.model, self._training_sample),
             evaluate=lambda: self.judge.evaluate(pruned=True),
             divergence=lambda: self.judge.divergence_from(self._teacher_on_selection),
-            recall=self._recall,
-            remember=self._remember,
+            recall=memory.recall,
+            remember=memory.remember,
         )
         self.method = method(run)
         self.model.to(self.accelerator.device)
@@ -103,11 +101,8 @@ class Trainer:
         self._teacher: dict[str, Tensor] = {}
         self._resumed: dict[str, dict[str, Tensor]] = {}
         self._began = self._saved = time.monotonic()
-        self._resuming = resume
         if resume:
             self._restore()
-        elif work is not None and self.accelerator.is_main_process:
-            (work / REMEMBERED).unlink(missing_ok=True)  # by another run
 
     def fit(self) -> Standing:
         """Run what is left of the stages; afterwards the model holds the best pruned checkpoint."""
@@ -355,14 +350,6 @@ class Trainer:
         self._best, self._teacher = groups.get("best", {}), groups.get("teacher", {})
         self._resumed = {"optimizer": groups.get("optimizer", {})}
         self._say(f"resuming at stage {self.standing.stage}, step {self.standing.step}")
-
-    def _remember(self, value: Any) -> None:
-        if self.work is not None and self.accelerator.is_main_process:
-            write_json(self.work / REMEMBERED, value)
-
-    def _recall(self) -> Any:
-        file = None if self.work is None else self.work / REMEMBERED
-        return json.loads(file.read_text(encoding="utf-8")) if self._resuming and file and file.is_file() else None
 
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
