@@ -1,0 +1,75 @@
+"""What a head reads of the encoder's last states, and what its outputs mean.
+
+A head that reads first tokens lets the last layer keep nothing else. One that reads all tokens gets every token's last
+known state: a token dropped in a layer leaves behind the state with which it entered that layer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+READS = ("first", "mean", "tokens")
+# classes: one of several; labels: any of several; value: a number; score: how well two texts fit (a reranker's logit);
+# embedding: the vector itself.
+MEANINGS = ("classes", "labels", "value", "score", "embedding")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """`reads`: the first token's state, the mean of all states, or every state. `means`: what the outputs are.
+
+    The rest is for embeddings: scaled to length 1 or not, cut to the first `width` numbers (Matryoshka), and the
+    prompts that stand before texts, by name, with the name of the one used unless another is asked for.
+    """
+
+    reads: str = "first"
+    means: str = "classes"
+    normalised: bool = False
+    width: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("reads", self.reads, READS), ("means", self.means, MEANINGS)):
+            if value not in known:
+                raise ValueError(f"{name} = {value!r} is not one of: {', '.join(known)}")
+        if self.width is not None and (isinstance(self.width, bool) or self.width < 1):
+            raise ValueError(f"width = {self.width!r} must be a whole number of at least 1")
+        if self.default_prompt is not None and self.default_prompt not in self.prompts:
+            raise ValueError(f"default_prompt = {self.default_prompt!r} is not one of: {', '.join(self.prompts)}")
+
+    @property
+    def collapses(self) -> bool:
+        """Whether the last layer may keep first tokens only: nobody reads the others."""
+        return self.reads == "first"
+
+    @property
+    def restores(self) -> bool:
+        """Whether dropped tokens are read, by the states they leave behind."""
+        return self.reads != "first"
+
+    @property
+    def protects(self) -> tuple[str, ...]:
+        """Groups of tokens that stay unless a user says otherwise: a reranker keeps its query."""
+        return ("first", "first_segment") if self.means == "score" else ("first",)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "prompts": dict(self.prompts)}
+
+    @classmethod
+    def from_dict(cls, saved: Any) -> "Head":
+        """What `to_dict` wrote; ValueError for anything else."""
+        known = {item.name for item in fields(cls)}
+        if not isinstance(saved, dict) or not set(saved) <= known:
+            raise ValueError(f"a head is described by {', '.join(sorted(known))}, not by {saved!r}")
+        prompts = saved.get("prompts", {})
+        if not isinstance(prompts, dict) or not all(isinstance(text, str) for pair in prompts.items() for text in pair):
+            raise ValueError(f"prompts = {prompts!r} must be texts by their names")
+        for name in ("normalised",):
+            if not isinstance(saved.get(name, False), bool):
+                raise ValueError(f"{name} = {saved[name]!r} must be true or false")
+        if not isinstance(saved.get("width"), int | None) or not isinstance(saved.get("default_prompt"), str | None):
+            raise ValueError(
+                f"width = {saved.get('width')!r}, default_prompt = {saved.get('default_prompt')!r}: wrong types"
+            )
+        return cls(**saved)

@@ -1,0 +1,73 @@
+"""What is dropped where: made once from gates, dial and head, and read by all who execute, count or describe it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from thresher.core.gates import first_alone
+
+
+@dataclass(frozen=True)
+class PruningPlan:
+    """Thresholds, one for each layer with the dial in it (0: the layer keeps all, infinity: protected tokens only).
+
+    score and scale: how tokens are judged; protect: the groups that stay; reads: what the head reads.
+    """
+
+    thresholds: tuple[float, ...]
+    score: str = "attention"
+    scale: str = "relative"
+    protect: tuple[str, ...] = ("first",)
+    separator_id: int | None = None
+    reads: str = "first"
+    dial: float = 1.0
+
+    @staticmethod
+    def dense(layers: int, *, reads: str = "first") -> "PruningPlan":
+        """Nothing is dropped but what the head does not read."""
+        return PruningPlan(thresholds=(0.0,) * layers, reads=reads)
+
+    @property
+    def layers(self) -> int:
+        return len(self.thresholds)
+
+    @cached_property
+    def alone(self) -> int:
+        """The layer that passes on first tokens only; as many as there are layers if none does.
+
+        One with an infinite threshold does, and the last in any case where the head reads first tokens. After it each
+        first token is alone.
+        """
+        if self.reads != "first":
+            return self.layers
+        return min(first_alone([value == math.inf for value in self.thresholds], self.protect), self.layers - 1)
+
+    @cached_property
+    def pruning_layers(self) -> tuple[int, ...]:
+        """Layers that read scores. Where first tokens only are passed on, none is needed."""
+        return tuple(index for index, threshold in enumerate(self.thresholds[: self.alone]) if threshold > 0)
+
+    def with_thresholds(self, thresholds: Sequence[float]) -> "PruningPlan":
+        """The same way of judging with other thresholds."""
+        return PruningPlan(
+            thresholds=tuple(thresholds),
+            score=self.score,
+            scale=self.scale,
+            protect=self.protect,
+            separator_id=self.separator_id,
+            reads=self.reads,
+            dial=self.dial,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON, which has no infinity."""
+        return {
+            "score": self.score,
+            "scale": self.scale,
+            "thresholds": [value if math.isfinite(value) else str(value) for value in self.thresholds],
+            "dial": self.dial,
+            "protect": list(self.protect),
+            "reads": self.reads,
+        }
