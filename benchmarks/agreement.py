@@ -30,9 +30,9 @@ def measure(run: Path, data: Path | None, dtypes: list[str]) -> None:
     for (backend, dtype), engine in zip(contenders, engines, strict=True):
         parts = [rows[start : start + 32] for start in range(0, len(rows), 32)]
         outputs = [
-            engine.packed.logits([r.input_ids for r in part], [r.token_type_ids for r in part]) for part in parts
+            engine.executor.compute([r.input_ids for r in part], [r.token_type_ids for r in part]) for part in parts
         ]
-        logits, kept = torch.cat([o.logits for o in outputs]), torch.cat([o.kept for o in outputs])
+        logits, kept = torch.cat([o.outputs for o in outputs]), torch.cat([o.kept for o in outputs])
         # the last layer's count is the shortcut's, not the gate's
         same_tokens = (kept[:, :-1] == masked.kept[:, :-1]).all(dim=1)
         row = {

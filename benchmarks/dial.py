@@ -41,7 +41,7 @@ def measure(run: Path, data: Path | None, dials: list[float], dtype: str) -> Non
         def all_texts(engine: Engine = engine, found: list = found) -> None:
             found.clear()
             for batch in batches:
-                found.append(engine.packed.logits([r.input_ids for r in batch], [r.token_type_ids for r in batch]))
+                found.append(engine.executor.compute([r.input_ids for r in batch], [r.token_type_ids for r in batch]))
 
         all_texts()
         seconds = min(milliseconds(all_texts) for _ in range(3)) / 1000
@@ -49,11 +49,11 @@ def measure(run: Path, data: Path | None, dials: list[float], dtype: str) -> Non
         row = {
             "run": shown(run),
             "dial": dial,
-            "dtype": engine.packed.backend.dtype,
+            "dtype": engine.executor.dtype,
             "threads": torch.get_num_threads(),
-            "score": task.score(torch.cat([output.logits for output in found]).numpy(), labels)["score"],
+            "score": task.score(torch.cat([output.outputs for output in found]).numpy(), labels)["score"],
             "engine_relative_flops": engine_relative_flops(
-                engine.packed.shape, lengths, kept, alone=engine.packed.alone
+                engine.executor.shape, lengths, kept, alone=engine.executor.plan.alone
             ),
             "texts_per_s": len(rows) / seconds,
             "kept_per_layer": kept.float().mean(dim=0).tolist(),

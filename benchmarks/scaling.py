@@ -130,9 +130,9 @@ class ExactTexts:
 
 def packed(name: str, engine: Engine) -> Contender:
     def run(texts: Sequence[Encoded]) -> Tensor:
-        return engine.packed.logits([text.input_ids for text in texts], [text.token_type_ids for text in texts]).kept
+        return engine.executor.compute([text.input_ids for text in texts], [text.token_type_ids for text in texts]).kept
 
-    return Contender(name, engine.packed.backend.dtype, run, engine.packed.alone)
+    return Contender(name, engine.executor.dtype, run, engine.executor.plan.alone)
 
 
 def hugging_face(model: Any, pad_id: int) -> Contender:
@@ -156,7 +156,7 @@ def open_run(folder: Path, *, dtypes: Sequence[str], data: Path | None = None, t
     for dtype in dtypes:
         for name, model in (("thresher dense", dense), ("thresher pruned", checkpoint.model)):
             engine = Engine.from_model(model, checkpoint.tokenizer, device="cpu", dtype=dtype)
-            positions = engine.packed.tables.positions
+            positions = engine.executor.tables.positions
             contenders.append(packed(name, engine))
     return Subject(
         run=shown(folder),

@@ -21,9 +21,9 @@ from measuring import (
 )
 from torch.profiler import ProfilerActivity, profile
 
+from thresher.engine.calibrate import find_steps
 from thresher.engine.choose import STATIC
 from thresher.engine.engine import Engine
-from thresher.engine.quantize import find_steps
 
 FILE = RESULTS / "where_time_goes.jsonl"
 TEXTS, BATCH = 128, 32
@@ -49,10 +49,10 @@ def measure(run: Path, data: Path | None, dtype: str) -> None:
         )
         batches = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
         for batch in batches[:1]:
-            engine.packed.logits(*zip(*batch, strict=True))
+            engine.executor.compute(*zip(*batch, strict=True))
         with profile(activities=[ProfilerActivity.CPU]) as found:
             for batch in batches:
-                engine.packed.logits(*zip(*batch, strict=True))
+                engine.executor.compute(*zip(*batch, strict=True))
         times = Counter[str]()
         for event in found.key_averages():
             kind = next((kind for kind, names in KINDS.items() if event.key in names), "the rest")

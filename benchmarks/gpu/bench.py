@@ -76,7 +76,7 @@ def measure_ours(setting: Setting, engine: Any, texts: list[list[int]], *, engin
         lambda: engine.run(packed),
         lengths,
         kept,
-        alone=engine.alone,
+        alone=engine.plan.alone,
         **row,
         engine=engine_name,
         pack_ms=sorted(packing)[len(packing) // 2],
@@ -169,7 +169,9 @@ def profile(setting: Setting) -> None:
                             launches[kind_of(event.key)] += event.count // repeats
                     found = {key: round(value, 1) for key, value in sorted(microseconds.items(), key=lambda i: -i[1])}
                     macs = int(
-                        engine_macs(engine.shape, packed.lengths, engine.run(packed).kept, alone=engine.alone).sum()
+                        engine_macs(
+                            engine.shape, packed.lengths, engine.run(packed).kept, alone=engine.plan.alone
+                        ).sum()
                     )
                     setting.record(
                         **about,

@@ -20,12 +20,13 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measuring import keep_rows, made_by, open_run, shown
 
+from thresher.core.plan import PruningPlan
 from thresher.engine.backends.reference import Reference
-from thresher.engine.cuda.classifier import CudaClassifier
-from thresher.engine.packed import PackedClassifier
+from thresher.engine.cuda.executor import CudaExecutor
+from thresher.engine.packed import PackedExecutor
 from thresher.engine.ragged import Ragged
-from thresher.engine.weights import read_weights
-from thresher.models.attach import gates_of
+from thresher.engine.weights import Weights, read_weights
+from thresher.models.plan import plan_of
 
 BATCHES = {"graph": 256, "sync": 256, "auto": 64}
 
@@ -33,15 +34,14 @@ BATCHES = {"graph": 256, "sync": 256, "auto": 64}
 class Noting(Reference):
     """The reference, with the relative distance of each run's nearest score to the layer's threshold."""
 
-    def __init__(self, thresholds: list[float]) -> None:
-        super().__init__()
-        self.thresholds = thresholds
+    def __init__(self, weights: Weights, plan: PruningPlan) -> None:
+        super().__init__(weights, plan)
         self.nearest: list[Tensor] = []  # by pruning layer, (runs,) in the order of the call
 
     def attend(self, index: int, hidden: Tensor, runs: Ragged, *, scored: bool) -> tuple[Tensor, Tensor | None]:
         context, scores = super().attend(index, hidden, runs, scored=scored)
         if scores is not None:
-            distances = (scores / self.thresholds[index] - 1).abs()
+            distances = (scores / self.plan.thresholds[index] - 1).abs()
             distances[runs.first] = math.inf  # protected
             self.nearest.append(torch.stack([part.min() for part in distances.split(runs.lengths.tolist())]))
         return context, scores
@@ -49,16 +49,13 @@ class Noting(Reference):
 
 def make_reference(options: argparse.Namespace) -> None:
     checkpoint, task, encoded = open_run(options.run, options.data)
-    gates = gates_of(checkpoint.model)
-    backend = Noting(gates.thresholds.tolist())
-    engine = PackedClassifier(
-        read_weights(checkpoint.model), backend, thresholds=gates.thresholds.tolist(), config=gates.config
-    )
+    backend = Noting(read_weights(checkpoint.model), plan_of(checkpoint.model))
+    engine = PackedExecutor(backend)
     logits, kept, nearest = [], [], []
     for number, row in enumerate(encoded.rows):  # one text at a time: order cannot matter
         backend.nearest.clear()
-        output = engine.logits([row.input_ids], [row.token_type_ids])
-        logits.append(output.logits[0])
+        output = engine.compute([row.input_ids], [row.token_type_ids])
+        logits.append(output.outputs[0])
         kept.append(output.kept[0])
         nearest.append(torch.cat(backend.nearest))
         if number % 500 == 0:
@@ -69,30 +66,23 @@ def make_reference(options: argparse.Namespace) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     checkpoint, task, encoded = open_run(options.run, options.data)
-    gates = gates_of(checkpoint.model)
+    plan = plan_of(checkpoint.model)
     truth = {name: torch.from_numpy(value) for name, value in np.load(options.file).items()}
     labels = np.array([row.label for row in encoded.rows])
     rows = encoded.rows
     for dtype in options.dtypes.split(","):
         for mode, size in BATCHES.items():
-            engine = CudaClassifier(
-                read_weights(checkpoint.model),
-                dtype,
-                thresholds=gates.thresholds.tolist(),
-                config=gates.config,
-                mode=mode,
-                device=options.device,
-            )
+            engine = CudaExecutor(read_weights(checkpoint.model), plan, dtype=dtype, mode=mode, device=options.device)
             parts = [rows[start : start + size] for start in range(0, len(rows), size)]
-            outputs = [engine.logits([r.input_ids for r in part], [r.token_type_ids for r in part]) for part in parts]
-            logits, kept = torch.cat([o.logits for o in outputs]), torch.cat([o.kept for o in outputs])
+            outputs = [engine.compute([r.input_ids for r in part], [r.token_type_ids for r in part]) for part in parts]
+            logits, kept = torch.cat([o.outputs for o in outputs]), torch.cat([o.kept for o in outputs])
             record = {
                 "run": shown(options.run),
                 "task": task.spec.name,
                 "mode": mode,
                 "dtype": dtype,
                 "batch": size,
-                **agreement(logits, kept, truth, pruning=engine.forward.pruning_layers),
+                **agreement(logits, kept, truth, pruning=list(plan.pruning_layers)),
                 "metric": task.score(logits.numpy(), labels),
                 "metric_of_reference": task.score(truth["logits"].numpy(), labels),
                 **made_by("gpu/decisions.py", device=options.device),

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from thresher.config import PruneConfig
 from thresher.core.cost import dense_macs, engine_macs, engine_relative_flops, flops, relative_flops
+from thresher.core.plan import PruningPlan
 from thresher.engine.backends.reference import DTYPES
-from thresher.engine.cuda.classifier import CudaClassifier
+from thresher.engine.cuda.executor import CudaExecutor
 from thresher.engine.weights import Weights, read_weights
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -106,15 +107,12 @@ class Setting:
             return "thresher-pruned-learned"
         return "thresher-pruned" if self.pruning.score == "attention" else "thresher-pruned-by-value"
 
-    def engine(self, *, pruned: bool, mode: str, weights: Weights | None = None) -> CudaClassifier:
-        return CudaClassifier(
-            weights or self.weights,
-            self.dtype,
-            thresholds=self.thresholds() if pruned else [0.0] * self.layers,
-            config=self.pruning,
-            mode=mode,
-            device=self.device,
-        )
+    def engine(self, *, pruned: bool, mode: str, weights: Weights | None = None) -> CudaExecutor:
+        plan = self.plan(self.thresholds()) if pruned else PruningPlan.dense(self.layers)
+        return CudaExecutor(weights or self.weights, plan, dtype=self.dtype, mode=mode, device=self.device)
+
+    def plan(self, thresholds: Sequence[float]) -> PruningPlan:
+        return PruningPlan(thresholds=tuple(thresholds), score=self.pruning.score, scale=self.pruning.scale)
 
     def compiled(self) -> Any:
         """Hugging Face's model under torch.compile, which takes minutes for every new shape."""
@@ -129,9 +127,7 @@ class Setting:
         lengths = torch.tensor([len(text) for text in texts])
         profile = KEPT[self.arguments.profile]
         found = [LOW if self.arguments.profile == "soft" else 0.0] * (self.layers - 1) + [math.inf]
-        engine = CudaClassifier(
-            self.weights, self.dtype, thresholds=found, config=self.pruning, mode="sync", device=self.device
-        )
+        engine = CudaExecutor(self.weights, self.plan(found), dtype=self.dtype, mode="sync", device=self.device)
         for layer in range(self.layers - 1):
             share = profile[layer * len(profile) // (self.layers - 1)]
             if share in (0, 1):
@@ -140,12 +136,11 @@ class Setting:
             low, high = LOW, 10.0
             for _ in range(4 if self.arguments.tiny else 14):
                 middle = (low * high) ** 0.5
-                engine.forward.thresholds = [*found[:layer], middle, *[0.0] * (self.layers - layer - 2), math.inf]
-                kept = engine.logits(texts).kept
+                tried = self.plan([*found[:layer], middle, *[0.0] * (self.layers - layer - 2), math.inf])
+                kept = engine.with_plan(tried).compute(texts).kept
                 low, high = (middle, high) if float(kept[:, layer].sum() / lengths.sum()) > share else (low, middle)
             found[layer] = round((low * high) ** 0.5, 4)
-        engine.forward.thresholds = found
-        kept = engine.logits(texts).kept
+        kept = engine.with_plan(self.plan(found)).compute(texts).kept
         print(f"relative FLOPs {float(relative_flops(self.weights.shape, lengths, kept)):.3f}, kept by layer", end=" ")
         print(" ".join(f"{share:.2f}" for share in (kept.sum(0) / lengths.sum()).tolist()))
         print(f"--thresholds {','.join(map(str, found))}", flush=True)

@@ -45,7 +45,7 @@ def measure_clocks(setting: Setting) -> None:
     for mode, pause in (("without a pause", 0.0), ("with pauses", PAUSE)):
         with Readings(setting.device) as readings:
             times = timed(lambda: engine.run(packed), seconds=seconds, pause=pause)
-        cost, middle = setting.cost(lengths, kept, engine.alone), float(np.median(times))
+        cost, middle = setting.cost(lengths, kept, engine.plan.alone), float(np.median(times))
         row: dict[str, Any] = {"bench": "clocks", "engine": "thresher-dense", "mode": mode, "lengths": "qnli"}
         setting.record(
             **row,

@@ -217,6 +217,6 @@ def test_a_model_trained_by_value_runs_in_the_engine(tmp_path: Path) -> None:
     expected = predict(trainer.model, batches(), pruned=True)
     rows = encode(tiny_tokenizer(), keyword_task().selection, max_length=32, positions=None).rows
     engine = thresher.Engine.load(tmp_path / "run", device="cpu", dtype="fp32")
-    found = engine.packed.logits([row.input_ids for row in rows])
+    found = engine.executor.compute([row.input_ids for row in rows])
     assert torch.equal(found.kept[:, :-1], expected.kept[:, :-1])
-    torch.testing.assert_close(found.logits, expected.logits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found.outputs, expected.logits, atol=1e-4, rtol=1e-4)

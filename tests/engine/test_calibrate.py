@@ -8,13 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.engine.test_engine import SCORES, engine_with, sequences
+from tests.engine.makers import cpu, engine_with
+from tests.engine.test_engine import SCORES, sequences
 from tests.models.families import LAYERS, LENGTHS, WIDTH, pruned_model, ragged
-from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.feedforward import StaticFeedForward, gelu_zero
-from thresher.engine.calibrate import Observed, Observing, calibrate, channel_steps, one_step
+from thresher.engine.calibrate import Observed, Observing, channel_steps, find_steps, one_step
+from thresher.engine.packed import PackedExecutor
 from thresher.engine.weights import Affine, LayerSteps, read_weights
 from thresher.errors import DataError
+from thresher.models.plan import plan_of
 
 
 def observed(values: Tensor, weight: Tensor | None = None) -> Observed:
@@ -33,7 +35,7 @@ def squared_error(values: Tensor, step: float, low: int, high: int) -> float:
 
 def steps_of(model: Any, lengths: tuple[int, ...] = LENGTHS) -> list[LayerSteps]:
     inputs = sequences(ragged(model, lengths))
-    return calibrate(lambda backend: engine_with(model, backend), [(inputs, [None] * len(inputs))])
+    return find_steps(model, [(ids, None) for ids in inputs])
 
 
 def test_values_on_a_grid_get_exactly_the_grids_step() -> None:
@@ -129,8 +131,8 @@ def test_dropped_tokens_do_not_count(name: str, score: str) -> None:
     """All but the first token go in layer 2; what follows is calibrated on first tokens alone."""
     model = pruned_model(name, (0.5, math.inf, 0.5, 0.5), score=score)
     inputs = sequences(ragged(model))
-    observing = Observing()
-    engine_with(model, observing).logits(inputs)
+    observing = Observing(read_weights(model), plan_of(model))
+    PackedExecutor(observing).compute(inputs)
     seen = {key: sum(map(len, site.rows)) for key, site in observing.sites.items()}
     assert seen[0, "qkv"] == sum(LENGTHS)
     if name == "bert":
@@ -149,12 +151,12 @@ def test_an_activation_that_is_not_gelu_is_quantized_around_the_middle(activatio
     steps = steps_of(model)
     layer = read_weights(model).layers[0]
     assert not StaticFeedForward(layer, steps[0]).fused
-    exact = engine_with(model, Cpu()).logits(inputs).logits
-    static = engine_with(model, Cpu("int8-static", steps)).logits(inputs).logits
+    exact = engine_with(model, cpu()).compute(inputs).outputs
+    static = engine_with(model, cpu("int8-static", steps)).compute(inputs).outputs
     assert (static - exact).abs().mean() < 0.1 * exact.std()
 
 
 def test_no_texts_is_a_clear_error() -> None:
     model = pruned_model("bert")
     with pytest.raises(DataError, match="0 texts to calibrate int8 with; give at least one"):
-        calibrate(lambda backend: engine_with(model, backend), [])
+        find_steps(model, [])

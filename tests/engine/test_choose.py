@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from thresher.engine import choose
-from thresher.engine.choose import Cuda, choose_backend, choose_dtype, gpu_problem
+from thresher.engine import choose as module
+from thresher.engine.choose import Choice, choose, choose_dtype, gpu_problem
 from thresher.engine.weights import LayerSteps
 from thresher.errors import ConfigError, ModelError
 
@@ -24,14 +24,14 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, **milliseconds: float) -> None:
-    monkeypatch.setattr(choose, "probe", lambda: milliseconds)
+    monkeypatch.setattr(module, "probe", lambda: milliseconds)
 
 
 def gpu(monkeypatch: pytest.MonkeyPatch, *, capability: tuple[int, int] = (9, 0), triton: bool = True) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *which: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *which: "Model X")
-    monkeypatch.setattr(choose, "find_spec", lambda name: object() if triton else None)
+    monkeypatch.setattr(module, "find_spec", lambda name: object() if triton else None)
 
 
 @pytest.mark.parametrize(
@@ -48,21 +48,21 @@ def test_the_fastest_is_chosen_and_int8_only_for_a_quantized_run(
     monkeypatch: pytest.MonkeyPatch, times: dict[str, float], quantized: bool, dtype: str, why: str
 ) -> None:
     machine(monkeypatch, **times)
-    found = choose_dtype(quantized=quantized)
-    assert found[0] == dtype
-    assert why in found[1]
-    for device, reason in (("cpu", found[1]), ("auto", f"{found[1]}; {NO_GPU}")):
-        backend, said = choose_backend(device=device, steps=STEPS if quantized else [])
-        assert (backend.name, backend.dtype, said) == ("cpu", dtype, reason)
+    best, because = choose_dtype(quantized=quantized)
+    assert best == dtype
+    assert why in because
+    for device, reason in (("cpu", because), ("auto", f"{because}; {NO_GPU}")):
+        found = choose(device=device, steps=STEPS if quantized else [])
+        assert (found.backend, found.dtype, found.why) == ("cpu", dtype, reason)
 
 
 def test_what_is_asked_for_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch)
-    assert choose_backend(dtype="fp32")[1] == "fp32 was asked for"
-    backend, why = choose_backend("reference", "fp64")
-    assert (backend.name, backend.dtype, backend.device) == ("reference", "fp64", "cpu")
-    assert why == "the readable reference was asked for"
-    assert choose_backend("reference")[0].dtype == "fp32"
+    assert choose(dtype="fp32").why == "fp32 was asked for"
+    found = choose("reference", "fp64")
+    assert (found.backend, found.dtype, found.device) == ("reference", "fp64", "cpu")
+    assert found.why == "the readable reference was asked for"
+    assert choose("reference").dtype == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -83,46 +83,46 @@ def test_what_is_asked_for_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_refusals_name_the_value_and_what_there_is(options: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        choose_backend(**options)
+        choose(**options)
     assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "backend", "why"),
+    ("options", "chosen", "why"),
     [
-        ({}, Cuda("fp16"), f"{HALF}; {FOUND}"),
-        ({"device": "cuda"}, Cuda("fp16"), HALF),
-        ({"backend": "cuda", "mode": "graph"}, Cuda("fp16", "graph"), HALF),
-        ({"mode": "sync", "dtype": "bf16"}, Cuda("bf16", "sync"), f"bf16 was asked for; {FOUND}"),
-        ({"device": "cuda", "dtype": "fp32"}, Cuda("fp32"), "fp32 was asked for"),
+        ({}, ("fp16", "auto"), f"{HALF}; {FOUND}"),
+        ({"device": "cuda"}, ("fp16", "auto"), HALF),
+        ({"backend": "cuda", "mode": "graph"}, ("fp16", "graph"), HALF),
+        ({"mode": "sync", "dtype": "bf16"}, ("bf16", "sync"), f"bf16 was asked for; {FOUND}"),
+        ({"device": "cuda", "dtype": "fp32"}, ("fp32", "auto"), "fp32 was asked for"),
         (
             {"device": "cuda", "steps": STEPS},
-            Cuda("fp16"),
+            ("fp16", "auto"),
             f"{HALF}; the int8 steps of a quantized run are for the CPU",
         ),
     ],
 )
 def test_a_gpu_is_used_where_there_is_one(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], backend: Cuda, why: str
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], chosen: tuple[str, str], why: str
 ) -> None:
     machine(monkeypatch)
     gpu(monkeypatch)
     assert gpu_problem() == ""
-    assert choose_backend(**options) == (backend, why)
-    assert (backend.name, backend.device) == ("cuda", "cuda")
+    dtype, mode = chosen
+    assert choose(**options) == Choice("cuda", "cuda", dtype, why, mode)
 
 
 def test_the_cpu_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for by device, by backend, or by an arithmetic that only the CPU has."""
     machine(monkeypatch, fp32=1.0, bf16=2.0)
     gpu(monkeypatch)
-    assert "GPU" not in choose_backend(device="cpu")[1]
+    assert "GPU" not in choose(device="cpu").why
     for options in ({"device": "cpu"}, {"backend": "cpu"}, {"backend": "reference"}):
-        assert choose_backend(**options)[0].device == "cpu"
-    assert choose_backend("reference", device="cuda")[0].device == "cuda"
-    monkeypatch.setattr("thresher.engine.backends.cpu.check_int8", lambda: None)
-    backend, why = choose_backend(dtype="int8-static", steps=STEPS)
-    assert (backend.name, why) == ("cpu", "int8-static was asked for; int8-static is for the CPU")
+        assert choose(**options).device == "cpu"
+    assert choose("reference", device="cuda").device == "cuda"
+    monkeypatch.setattr("thresher.engine.choose.check_int8", lambda: None)
+    found = choose(dtype="int8-static", steps=STEPS)
+    assert (found.backend, found.why) == ("cpu", "int8-static was asked for; int8-static is for the CPU")
 
 
 UNFIT: list[tuple[dict[str, Any], str]] = [
@@ -139,19 +139,19 @@ def test_a_gpu_that_the_kernels_cannot_use(
     machine(monkeypatch, fp32=1.0, bf16=2.0)
     gpu(monkeypatch, **settings)
     for options in ({}, {"dtype": "fp32"}):
-        backend, why = choose_backend(**options)
-        assert backend.name == "cpu" and why.endswith(problem)
+        found = choose(**options)
+        assert found.backend == "cpu" and found.why.endswith(problem)
     for options in ({"device": "cuda"}, {"backend": "cuda"}):
         with pytest.raises(ModelError) as caught:
-            choose_backend(**options)
+            choose(**options)
         assert problem in str(caught.value)
-    assert choose_backend("reference", device="cuda")[0].device == "cuda"
+    assert choose("reference", device="cuda").device == "cuda"
 
 
 def test_asking_for_a_gpu_where_there_is_none() -> None:
     for options in ({"device": "cuda"}, {"backend": "cuda"}, {"backend": "reference", "device": "cuda"}):
         with pytest.raises(ModelError, match=f"device cuda is not available here: {NO_GPU}; .* thresher doctor"):
-            choose_backend(**options)
+            choose(**options)
 
 
 @pytest.mark.parametrize(
@@ -165,5 +165,5 @@ def test_asking_for_a_gpu_where_there_is_none() -> None:
 def test_refusals_on_a_gpu(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], says: str) -> None:
     gpu(monkeypatch)
     with pytest.raises(ConfigError) as caught:
-        choose_backend(device="cuda", **options)
+        choose(device="cuda", **options)
     assert says in str(caught.value)

@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.engine.makers import cpu, engine_with, reference
 from tests.models.families import FAMILIES, LAYERS, LENGTHS, SEPARATOR, SOME, prune_with_, ragged, tiny_model
-from thresher.config import PruneConfig
-from thresher.engine.backends import cpu
+from thresher.engine.backends import cpu as cpu_module
 from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.linear import LINEARS
-from thresher.engine.backends.reference import Reference
 from thresher.engine.engine import Engine
-from thresher.engine.packed import PackedClassifier
 from thresher.engine.ragged import idle_rows
 from thresher.engine.weights import activation_name, read_weights
 from thresher.errors import ConfigError, ModelError
@@ -33,12 +31,6 @@ def attached(name: str, thresholds: tuple[float, ...] = SOME, **settings: Any) -
     return model
 
 
-def engine_with(model: Any, backend: Any, dial: float = 1.0) -> PackedClassifier:
-    gates = gates_of(model)
-    thresholds = gates.thresholds.tolist()
-    return PackedClassifier(read_weights(model), backend, thresholds=thresholds, config=gates.config, dial=dial)
-
-
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_dropping_equals_masking_to_the_last_digit(name: str, score: str) -> None:
@@ -48,8 +40,8 @@ def test_dropping_equals_masking_to_the_last_digit(name: str, score: str) -> Non
         expected = model(**inputs).logits
     trace = gates_of(model).trace
     assert trace is not None
-    output = engine_with(model, Reference(torch.float64)).logits(sequences(inputs))
-    torch.testing.assert_close(output.logits, expected, atol=1e-10, rtol=1e-10)
+    output = engine_with(model, reference(torch.float64)).compute(sequences(inputs))
+    torch.testing.assert_close(output.outputs, expected, atol=1e-10, rtol=1e-10)
     assert torch.equal(output.kept[:, :-1], trace.kept()[:, :-1])
     assert int(output.kept[:, -2].sum()) < sum(LENGTHS)
 
@@ -83,32 +75,32 @@ def test_every_rule_of_the_gates_holds_in_the_engine(name: str, variant: str, sc
         expected = model(**inputs).logits
     trace = gates_of(model).trace
     assert trace is not None
-    output = engine_with(model, Reference(torch.float64)).logits(sequences(inputs))
-    torch.testing.assert_close(output.logits, expected, atol=1e-9, rtol=1e-9)
+    output = engine_with(model, reference(torch.float64)).compute(sequences(inputs))
+    torch.testing.assert_close(output.outputs, expected, atol=1e-9, rtol=1e-9)
     assert torch.equal(output.kept[:, :-1], trace.kept()[:, :-1])
-    fast = engine_with(model, Cpu()).logits(sequences(inputs))
+    fast = engine_with(model, cpu()).compute(sequences(inputs))
     assert torch.equal(fast.kept, output.kept)
-    torch.testing.assert_close(fast.logits, expected.float(), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(fast.outputs, expected.float(), atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("score", SCORES)
 def test_big_groups_are_computed_in_pieces(score: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = attached("mpnet", score=score)
     inputs = sequences(ragged(model, (7, 7, 7, 7, 7, 3)))
-    whole = engine_with(model, Cpu()).logits(inputs)
-    monkeypatch.setattr(cpu, "PROBABILITIES", 2 * 4 * 7 * 7)
-    pieces = engine_with(model, Cpu()).logits(inputs)
+    whole = engine_with(model, cpu()).compute(inputs)
+    monkeypatch.setattr(cpu_module, "PROBABILITIES", 2 * 4 * 7 * 7)
+    pieces = engine_with(model, cpu()).compute(inputs)
     assert torch.equal(whole.kept, pieces.kept)
-    torch.testing.assert_close(whole.logits, pieces.logits)
+    torch.testing.assert_close(whole.outputs, pieces.outputs)
 
 
 def test_token_types_of_one_text_do_not_change_another() -> None:
-    engine = engine_with(attached("bert"), Cpu())
+    engine = engine_with(attached("bert"), cpu())
     ids = [[11, 12, 13], [14, 15]]
-    alone = engine.logits([ids[0]], [[0, 1, 1]])
-    mixed = engine.logits(ids, [[0, 1, 1], None])
-    torch.testing.assert_close(mixed.logits[0], alone.logits[0], atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(alone.logits[0], engine.logits([ids[0]]).logits[0], atol=1e-3)
+    alone = engine.compute([ids[0]], [[0, 1, 1]])
+    mixed = engine.compute(ids, [[0, 1, 1], None])
+    torch.testing.assert_close(mixed.outputs[0], alone.outputs[0], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(alone.outputs[0], engine.compute([ids[0]]).outputs[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -116,9 +108,9 @@ def test_token_types_of_one_text_do_not_change_another() -> None:
 def test_the_fast_backend_agrees_with_the_reference(name: str, score: str) -> None:
     model = attached(name, score=score)
     inputs = sequences(ragged(model, (11, 1, 7, 3, 16, 7, 7, 16)))
-    slow = engine_with(model, Reference(torch.float32)).logits(inputs)
-    fast = engine_with(model, Cpu("fp32")).logits(inputs)
-    torch.testing.assert_close(fast.logits, slow.logits.float(), atol=1e-4, rtol=1e-4)
+    slow = engine_with(model, reference(torch.float32)).compute(inputs)
+    fast = engine_with(model, cpu("fp32")).compute(inputs)
+    torch.testing.assert_close(fast.outputs, slow.outputs.float(), atol=1e-4, rtol=1e-4)
     assert torch.equal(fast.kept, slow.kept)
 
 
@@ -128,12 +120,12 @@ def test_the_fast_backend_agrees_with_the_reference(name: str, score: str) -> No
 def test_a_text_does_not_notice_its_neighbours(name: str, score: str, dtype: str) -> None:
     model = attached(name, score=score)
     inputs = sequences(ragged(model))
-    engine = engine_with(model, Cpu(dtype))
-    together = engine.logits(inputs)
+    engine = engine_with(model, cpu(dtype))
+    together = engine.compute(inputs)
     for row, ids in enumerate(inputs):
-        alone = engine.logits([ids])
+        alone = engine.compute([ids])
         assert torch.equal(alone.kept[0], together.kept[row])
-        torch.testing.assert_close(alone.logits[0], together.logits[row], atol=2e-2, rtol=2e-2)
+        torch.testing.assert_close(alone.outputs[0], together.outputs[row], atol=2e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
@@ -142,9 +134,8 @@ def test_low_precision_stays_near(name: str, dtype: str) -> None:
     """Values under the same decisions: nothing pruned, error against fp32 at most a few percent of the spread."""
     model = tiny_model(name)
     inputs = sequences(ragged(model))
-    weights, config = read_weights(model), PruneConfig()
-    exact = PackedClassifier(weights, Reference(), thresholds=[0.0] * LAYERS, config=config).logits(inputs).logits
-    low = PackedClassifier(weights, Cpu(dtype), thresholds=[0.0] * LAYERS, config=config).logits(inputs).logits
+    exact = engine_with(model, reference()).compute(inputs).outputs
+    low = engine_with(model, cpu(dtype)).compute(inputs).outputs
     assert (low - exact).abs().mean() < 0.1 * exact.std()
 
 
@@ -152,11 +143,11 @@ def test_low_precision_stays_near(name: str, dtype: str) -> None:
 def test_dial(score: str) -> None:
     model = attached("bert", score=score)
     inputs = sequences(ragged(model))
-    kept = [engine_with(model, Cpu(), dial).logits(inputs).kept[:, :-1].sum() for dial in (0.0, 0.5, 1.0, 2.0)]
+    kept = [engine_with(model, cpu(), dial).compute(inputs).kept[:, :-1].sum() for dial in (0.0, 0.5, 1.0, 2.0)]
     assert kept == sorted(kept, reverse=True) and kept[0] == sum(LENGTHS) * (LAYERS - 1) and kept[-1] < kept[1]
     for dial in (-1.0, math.nan):
         with pytest.raises(ConfigError, match="dial = "):
-            engine_with(model, Cpu(), dial)
+            engine_with(model, cpu(), dial)
 
 
 def test_a_dense_model_is_an_engine_without_thresholds() -> None:
@@ -164,18 +155,18 @@ def test_a_dense_model_is_an_engine_without_thresholds() -> None:
     inputs = ragged(model)
     with torch.inference_mode():
         expected = model(**inputs).logits.float()
-    output = Engine.from_model(model, None, device="cpu", dtype="fp32").packed.logits(sequences(inputs))
-    torch.testing.assert_close(output.logits, expected, atol=1e-4, rtol=1e-4)
+    output = Engine.from_model(model, None, device="cpu", dtype="fp32").executor.compute(sequences(inputs))
+    torch.testing.assert_close(output.outputs, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_bad_input() -> None:
-    engine = Engine.from_model(tiny_model("bert"), None, device="cpu", dtype="fp32").packed
+    engine = Engine.from_model(tiny_model("bert"), None, device="cpu", dtype="fp32").executor
     with pytest.raises(ModelError, match="at least one token"):
-        engine.logits([[1, 2], []])
+        engine.compute([[1, 2], []])
     with pytest.raises(ModelError, match="at least one token"):
-        engine.logits([])
+        engine.compute([])
     with pytest.raises(ModelError, match="65 tokens are more than the model's 64 positions"):
-        engine.logits([[11] * 65])
+        engine.compute([[11] * 65])
     with pytest.raises(ConfigError, match="backend = 'tpu' is not one of"):
         Engine.from_model(tiny_model("bert"), None, backend="tpu")
     with pytest.raises(ConfigError, match="dtype = 'fp8' is not one of"):
@@ -194,19 +185,19 @@ def test_products_have_few_shapes(dtype: str, score: str, monkeypatch: pytest.Mo
     linear = LINEARS[dtype]
     call = linear.__call__
     monkeypatch.setattr(linear, "__call__", lambda self, values: rows.append(len(values)) or call(self, values))
-    stepped = engine_with(model, Cpu(dtype)).logits(inputs)
+    stepped = engine_with(model, cpu(dtype)).compute(inputs)
     assert max(rows) == 46 and all(idle_rows(count, Cpu.row_step) == 0 for count in rows)
     monkeypatch.setattr(Cpu, "row_step", 1)
-    plain = engine_with(model, Cpu(dtype)).logits(inputs)
+    plain = engine_with(model, cpu(dtype)).compute(inputs)
     assert torch.equal(stepped.kept, plain.kept)
-    torch.testing.assert_close(stepped.logits, plain.logits, atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(stepped.outputs, plain.outputs, atol=2e-2, rtol=2e-2)
 
 
 def test_what_no_table_has_is_refused() -> None:
     """An index of -1 would count from the end, and nobody would notice."""
     model = tiny_model("bert")
-    for backend in (Reference(), Cpu("fp32")):
-        engine = PackedClassifier(read_weights(model), backend, thresholds=[0.0] * LAYERS, config=PruneConfig())
+    for backend in (reference(), cpu("fp32")):
+        engine = engine_with(model, backend)
         for ids, types, says in (
             ([5, model.config.vocab_size], None, "outside the model's vocabulary"),
             ([5, -1], None, "token id -1 is outside"),
@@ -214,7 +205,7 @@ def test_what_no_table_has_is_refused() -> None:
             ([5, 6], [0, -1], "token type -1 is not one"),
         ):
             with pytest.raises(ModelError, match=says):
-                engine.logits([[5], ids], None if types is None else [None, types])
+                engine.compute([[5], ids], None if types is None else [None, types])
 
 
 @pytest.mark.parametrize(
@@ -230,15 +221,16 @@ def test_layers_in_which_first_tokens_are_alone_have_values_only() -> None:
     model = attached("bert", (0.5, math.inf, 0.5, 0.5))
     separators = attached("bert", (0.5, math.inf, 0.5, 0.5), protect=("first", "separators"), separator_id=SEPARATOR)
     for given, dial, parts in ((model, 1.0, [3, 2, 1, 1]), (model, 0.0, [3, 3, 3, 2]), (separators, 1.0, [3, 3, 3, 2])):
-        backend = Cpu()
-        engine = engine_with(given, backend, dial)
-        assert engine.alone == parts.index(2)
+        engine = engine_with(given, cpu(), dial)
+        backend = engine.backend
+        assert isinstance(backend, Cpu)
+        assert engine.plan.alone == parts.index(2)
         width = engine.shape.width
         outputs = [layer.qkv(torch.zeros(16, width)).shape[1] // width for layer in backend.layers]
         assert outputs == parts
 
 
 def test_thresholds_are_fitted_from_the_dense_model() -> None:
-    engine = engine_with(attached("bert", (0.5, math.inf, 0.5, 0.5)), Cpu())
+    engine = engine_with(attached("bert", (0.5, math.inf, 0.5, 0.5)), cpu())
     with pytest.raises(ModelError, match="start with none that is infinite"):
-        engine.fit([1.0, 0.5, 0.0, 0.0], [[11, 12, 13]])
+        engine.fit([1.0, 0.5, 0.0, 0.0], engine.pack([[11, 12, 13]]))

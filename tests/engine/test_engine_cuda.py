@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from tests.cli import tiny
-from tests.engine.test_cuda_classifier import needs_triton  # noqa: F401 (a fixture, used by every test)
+from tests.engine.test_cuda_executor import needs_triton  # noqa: F401 (a fixture, used by every test)
 from tests.models.families import LAYERS, pruned_model, tiny_model
 from thresher.engine import choose
-from thresher.engine.cuda import classifier as module
-from thresher.engine.cuda.classifier import CudaClassifier
-from thresher.engine.engine import CPU_TOKENS, CUDA_TOKENS, Engine, Prediction
+from thresher.engine.cuda import executor as module
+from thresher.engine.cuda.executor import CudaExecutor
+from thresher.engine.engine import Engine, Prediction
 from thresher.errors import ConfigError
 from thresher.models.checkpoint import save
 
@@ -39,11 +39,11 @@ SEED = 2  # of models that give the texts different labels
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a GPU: the way from Engine to CudaClassifier is the same, and at its end is the interpreter."""
+    """Without a GPU: the way from Engine to CudaExecutor is the same, and at its end is the interpreter."""
     if not ON_GPU:
         monkeypatch.setattr(choose, "gpu_problem", lambda: "")
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "none")
-        monkeypatch.setattr(module, "CudaClassifier", partial(CudaClassifier, device="cpu"))
+        monkeypatch.setattr(module, "CudaExecutor", partial(CudaExecutor, device="cpu"))
 
 
 def on_gpu(model: Any, mode: str = "graph", **options: Any) -> Engine:
@@ -178,10 +178,10 @@ def test_batches_are_bigger_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the caller says how big."""
     model, seen = tiny_model("bert", seed=SEED), []
     for engine in (on_gpu(model), on_cpu(model)):
-        monkeypatch.setattr(engine, "_stream", lambda items, *, max_tokens, window: seen.append(max_tokens))
+        monkeypatch.setattr(engine, "_stream", lambda items, *, max_tokens, window: seen.append(max_tokens) or [])
         engine.predict(TEXTS)
         engine.predict(TEXTS, max_tokens=7)
-    assert seen == [CUDA_TOKENS, 7, CPU_TOKENS, 7]
+    assert seen == [65_536, 7, 4096, 7]
 
 
 def doctor() -> tuple[Any, str]:

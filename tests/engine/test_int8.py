@@ -1,15 +1,18 @@
 """Int8 products against readable twins of the same quantization, and int8 engines against fp32."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.engine.makers import cpu, engine_with, reference
 from tests.engine.test_calibrate import steps_of
-from tests.engine.test_engine import SCORES, engine_with, sequences
-from tests.models.families import FAMILIES, LAYERS, pruned_model, ragged
+from tests.engine.test_engine import SCORES, sequences
+from tests.models.families import FAMILIES, LAYERS, pruned_model, ragged, tiny_model
+from thresher.core.plan import PruningPlan
 from thresher.engine.backends import linear
-from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.feedforward import StaticFeedForward, gelu_zero
 from thresher.engine.backends.linear import DynamicInt8, StaticInt8, check_int8
 from thresher.engine.backends.reference import Reference
@@ -128,7 +131,7 @@ def test_a_processor_whose_products_saturate_is_refused(monkeypatch: pytest.Monk
     with pytest.raises(ConfigError, match="int8 products saturate .* use fp32 or bf16"):
         check_int8()
     with pytest.raises(ConfigError, match="saturate"):
-        Cpu("int8")
+        engine_with(tiny_model("bert"), cpu("int8"))
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="oneDNN"):
         check_int8()
@@ -143,12 +146,9 @@ class Simulated(Reference):
     ALBERT's last pass has the steps of the others here, and its own in the engine.
     """
 
-    def __init__(self, steps: list[LayerSteps]) -> None:
-        super().__init__(torch.float64)
+    def __init__(self, weights: Weights, plan: PruningPlan, *, steps: list[LayerSteps]) -> None:
+        super().__init__(weights, plan, dtype=torch.float64)
         self.steps = steps  # none: dynamic
-
-    def prepare(self, weights: Weights, *, score: str, alone: int | None = None) -> None:
-        super().prepare(weights, score=score, alone=alone)
         self.sites: dict[int, Tensor | None] = {}
         for index, layer in enumerate(self.weights.layers):
             for site in ("qkv", "attention_output", "ffn_in", "ffn_out"):
@@ -180,9 +180,9 @@ def test_the_engine_loses_what_int8_loses_and_no_more(name: str, dtype: str) -> 
     model = pruned_model(name, (0.0,) * LAYERS)
     inputs = sequences(ragged(model, LONG))
     steps = steps_of(model, LONG) if dtype == "int8-static" else []
-    exact = engine_with(model, Reference(torch.float64)).logits(inputs).logits
-    simulated = engine_with(model, Simulated(steps)).logits(inputs).logits
-    found = engine_with(model, Cpu(dtype, steps)).logits(inputs).logits.double()
+    exact = engine_with(model, reference(torch.float64)).compute(inputs).outputs
+    simulated = engine_with(model, partial(Simulated, steps=steps)).compute(inputs).outputs
+    found = engine_with(model, cpu(dtype, steps)).compute(inputs).outputs.double()
     error, bound = (found - exact).abs(), (simulated - exact).abs()
     assert error.max() <= 2 * bound.max() + 1e-4
     assert error.mean() <= 2 * bound.mean() + 1e-4
@@ -196,14 +196,14 @@ def test_a_text_alone_is_decided_as_in_a_batch(name: str, dtype: str, score: str
     """What is kept is equal; values differ by float32's rounding, and by what one byte more or less makes of it."""
     model = pruned_model(name, score=score)
     inputs = sequences(ragged(model, LONG))
-    engine = engine_with(model, Cpu(dtype, steps_of(model, LONG) if dtype == "int8-static" else []))
-    together = engine.logits(inputs)
+    engine = engine_with(model, cpu(dtype, steps_of(model, LONG) if dtype == "int8-static" else []))
+    together = engine.compute(inputs)
     assert int(together.kept[:, 1].sum()) < sum(LONG)
     for row, ids in enumerate(inputs):
-        alone = engine.logits([ids])
+        alone = engine.compute([ids])
         assert torch.equal(alone.kept[0], together.kept[row])
-        assert int(alone.logits.argmax()) == int(together.logits[row].argmax())
-        torch.testing.assert_close(alone.logits[0], together.logits[row], atol=2e-2, rtol=2e-2)
+        assert int(alone.outputs.argmax()) == int(together.outputs[row].argmax())
+        torch.testing.assert_close(alone.outputs[0], together.outputs[row], atol=2e-2, rtol=2e-2)
 
 
 def test_steps_of_another_model_are_refused() -> None:
@@ -212,4 +212,4 @@ def test_steps_of_another_model_are_refused() -> None:
     narrow = [LayerSteps(s.qkv[:-1], s.attention_output[:-1], s.ffn_in[:-1], s.ffn_out) for s in steps]
     for wrong in (steps[:-1], narrow):
         with pytest.raises(ModelError, match="int8 steps are not those of this model"):
-            engine_with(model, Cpu("int8-static", wrong))
+            engine_with(model, cpu("int8-static", wrong))

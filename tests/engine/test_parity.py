@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.engine.test_engine import SCORES, attached, engine_with, sequences
+from tests.engine.makers import Make, cpu, engine_with, reference
+from tests.engine.test_engine import SCORES, attached, sequences
 from tests.models.families import FAMILIES, LAYERS, SOME, ragged, run
 from thresher.engine.backends.base import Backend
-from thresher.engine.backends.cpu import Cpu
-from thresher.engine.backends.reference import Reference
-from thresher.engine.packed import PackedClassifier
+from thresher.engine.packed import PackedExecutor
 from thresher.engine.ragged import Ragged
 
 # In units of relative scores, whose mean is 1.
@@ -25,7 +24,7 @@ LENGTHS = (16, 1, 7, 3, 16, 7, 12, 9)
 class Layers:
     """What every layer of the exact engine saw: hidden states, runs, scores, context, and what came out."""
 
-    def __init__(self, packed: PackedClassifier, inputs: list[list[int]]) -> None:
+    def __init__(self, packed: PackedExecutor, inputs: list[list[int]]) -> None:
         self.seen: list[tuple[Tensor, Ragged, Tensor, Tensor]] = []  # hidden, runs, scores, context
         self.finished: list[tuple[Tensor, Tensor, Tensor]] = []  # context, hidden, output
         backend = packed.backend
@@ -43,17 +42,16 @@ class Layers:
             return output
 
         backend.attend, backend.finish = attend_and_keep, finish_and_keep  # type: ignore[method-assign]
-        packed.logits(inputs)
+        packed.compute(inputs)
 
 
 def exact_layers(name: str, score: str) -> tuple[Layers, object]:
     model = attached(name, score=score)
-    return Layers(engine_with(model, Reference(torch.float64)), sequences(ragged(model, LENGTHS))), model
+    return Layers(engine_with(model, reference(torch.float64)), sequences(ragged(model, LENGTHS))), model
 
 
-def prepared(model: object, backend: Backend) -> Backend:
-    engine_with(model, backend)
-    return backend
+def prepared(model: object, make: Make) -> Backend:
+    return engine_with(model, make).backend
 
 
 def own(backend: Backend, values: Tensor) -> Tensor:
@@ -93,8 +91,8 @@ def _texts(runs: Ragged) -> Tensor:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_values(name: str, dtype: str, score: str) -> None:
     exact, model = exact_layers(name, score)
-    fast = prepared(model, Cpu(dtype))
-    plain = prepared(model, Reference(torch.bfloat16 if dtype == "bf16" else torch.float32))
+    fast = prepared(model, cpu(dtype))
+    plain = prepared(model, reference(torch.bfloat16 if dtype == "bf16" else torch.float32))
     for index, (hidden, runs, scores, context) in enumerate(exact.seen):
         found, plainly = (side.attend(index, own(side, hidden), runs, scored=True) for side in (fast, plain))
         _within_twice(found[0], plainly[0], context)
@@ -123,8 +121,8 @@ BACKENDS = [("cpu", "fp32"), ("cpu", "bf16"), ("cpu", "int8"), ("reference", "fp
 @pytest.mark.parametrize("name", FAMILIES)
 def test_decisions(name: str, kind: str, dtype: str, score: str) -> None:
     exact, model = exact_layers(name, score)
-    backend = Cpu(dtype) if kind == "cpu" else Reference(torch.bfloat16 if dtype == "bf16" else torch.float32)
-    prepared(model, backend)
+    make = cpu(dtype) if kind == "cpu" else reference(torch.bfloat16 if dtype == "bf16" else torch.float32)
+    backend = prepared(model, make)
     decided = 0
     for index, (hidden, runs, scores, _) in enumerate(exact.seen):
         _, found = backend.attend(index, own(backend, hidden), runs, scored=True)

@@ -72,8 +72,10 @@ def test_what_is_measured_is_what_the_engine_gives(run: Path, tmp_path: Path) ->
 
     block = made(run, tmp_path / "out", score=score)
     for dtype, logits in zip(("fp32", "int8", "int8-static"), seen, strict=True):
-        output = Engine.load(tmp_path / "out", device="cpu", dtype=dtype).packed.logits([ids for ids, _ in texts(70)])
-        np.testing.assert_allclose(logits, output.logits.numpy(), atol=2e-2, rtol=2e-2)
+        output = Engine.load(tmp_path / "out", device="cpu", dtype=dtype).executor.compute(
+            [ids for ids, _ in texts(70)]
+        )
+        np.testing.assert_allclose(logits, output.outputs.numpy(), atol=2e-2, rtol=2e-2)
         lengths = np.array([[len(ids)] for ids, _ in texts(70)])
         kept = float((output.kept[:, :-1].numpy() / lengths).mean())
         assert block["quality"][dtype]["kept"] == pytest.approx(kept, abs=1e-6)
@@ -172,7 +174,9 @@ def test_a_run_scored_by_value_stays_one(tmp_path: Path) -> None:
         share[score] = float((trace.kept()[:, :-1] / trace.lengths()[:, None]).mean())
     assert abs(share["attention"] - share["value"]) > 0.01
     assert block["quality"]["fp32"]["kept"] == pytest.approx(share["value"], abs=1e-6)
-    output = Engine.load(tmp_path / "out", device="cpu", dtype="int8-static").packed.logits([t for t, _ in texts(70)])
+    output = Engine.load(tmp_path / "out", device="cpu", dtype="int8-static").executor.compute(
+        [t for t, _ in texts(70)]
+    )
     lengths = np.array([[len(ids)] for ids, _ in texts(70)])
     assert float((output.kept[:, :-1].numpy() / lengths).mean()) == pytest.approx(share["value"], abs=0.01)
 

@@ -190,10 +190,18 @@ def test_a_text_of_which_only_special_tokens_would_be_left() -> None:
     assert pair.label and pair.tokens == 5 and pair.truncated
 
 
-def test_several_labels_at_once_are_refused() -> None:
-    model = tiny_model("bert", problem_type="multi_label_classification")
-    with pytest.raises(ModelError, match="multi_label_classification"):
-        Engine.from_model(model, tiny_tokenizer())
+def test_several_labels_at_once() -> None:
+    model = tiny_model("bert", problem_type="multi_label_classification").float()
+    engine = Engine.from_model(model, tiny_tokenizer(), device="cpu", dtype="fp32")
+    texts = ["good film", "a bad film with a good cast"]
+    for text, found in zip(texts, engine.classify(texts), strict=True):
+        logits = model(**tiny_tokenizer()(text, return_tensors="pt")).logits[0]
+        assert list(found.probabilities) == engine.labels
+        assert list(found.probabilities.values()) == pytest.approx(torch.sigmoid(logits).tolist(), abs=1e-5)
+        assert found.labels is not None and set(found.labels) == {
+            name for name, value in found.probabilities.items() if value >= 0.5
+        }
+        assert found.label is None and found.probability is None
 
 
 def test_ctrl_c_ends_the_stream_and_its_thread(engine: Engine) -> None:

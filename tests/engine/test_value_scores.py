@@ -8,15 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.engine.makers import Make, cpu, engine_with, reference
 from tests.engine.test_calibrate import steps_of
-from tests.engine.test_engine import engine_with, sequences
+from tests.engine.test_engine import sequences
 from tests.models.families import LAYERS, LENGTHS, pruned_model, ragged, run
 from thresher.core.cost import EncoderShape
-from thresher.engine.backends.base import Backend
-from thresher.engine.backends.cpu import Cpu
-from thresher.engine.backends.reference import Reference
+from thresher.core.plan import PruningPlan
 from thresher.engine.ragged import Ragged
-from thresher.engine.weights import Affine, Layer, Norm, Weights
+from thresher.engine.weights import Affine, HeadWeights, Layer, Norm, Weights
 from thresher.models.registry import family_of
 
 HEADS, WIDTH = 2, 4
@@ -43,9 +42,7 @@ def by_hand() -> Weights:
         projection=None,
         layers=[layer, layer],
         distance_bias=None,
-        head_dense=same,
-        head_activation=torch.tanh,
-        head_output=same,
+        head=HeadWeights("first", same, torch.tanh, same),
         shape=EncoderShape(layers=2, width=WIDTH, ffn_width=WIDTH),
     )
 
@@ -59,16 +56,12 @@ def states(attended: list[list[float]], values: list[list[float]]) -> Tensor:
 ATTENDED = [[2.0, 1.0], [1.0, 1.0], [1.0, 2.0]]
 VALUES = [[0.0, 2.0], [4.0, 0.0], [2.0, -2.0]]
 EXPECTED = {"attention": [1.125, 0.75, 1.125], "value": [0.5, 1.0, 1.5]}
-BACKENDS: dict[str, Any] = {
-    "reference": Reference,
-    "reference fp64": lambda: Reference(torch.float64),
-    "cpu": Cpu,
-}
+BACKENDS: dict[str, Make] = {"reference": reference(), "reference fp64": reference(torch.float64), "cpu": cpu()}
 
 
-def scores_of(backend: Backend, score: str, *texts: Tensor) -> list[list[float]]:
-    backend.prepare(by_hand(), score=score)
-    hidden = torch.cat(texts).to(getattr(backend, "torch_dtype", torch.float32))
+def scores_of(make: Make, score: str, *texts: Tensor) -> list[list[float]]:
+    backend = make(by_hand(), PruningPlan(thresholds=(0.0, 0.0), score=score))
+    hidden = torch.cat(texts).to(torch.float64 if backend.dtype == "fp64" else torch.float32)
     _, scores = backend.attend(0, hidden, Ragged.pack([torch.zeros(len(text)) for text in texts]), scored=True)
     assert scores is not None
     return [part.tolist() for part in scores.split([len(text) for text in texts])]
@@ -79,7 +72,7 @@ def scores_of(backend: Backend, score: str, *texts: Tensor) -> list[list[float]]
 def test_by_hand(kind: str, score: str) -> None:
     """Every text has a mean of its own: twice the values, or a text of one token beside it, change nothing."""
     text, double = states(ATTENDED, VALUES), states(ATTENDED, [[2 * v for v in row] for row in VALUES])
-    found = scores_of(BACKENDS[kind](), score, text, double, text[:1])
+    found = scores_of(BACKENDS[kind], score, text, double, text[:1])
     for scores, expected in zip(found, [EXPECTED[score], EXPECTED[score], [1.0]], strict=True):
         assert scores == pytest.approx(expected, rel=1e-6)
 
@@ -87,7 +80,7 @@ def test_by_hand(kind: str, score: str) -> None:
 @pytest.mark.parametrize("kind", BACKENDS)
 def test_values_of_zero_score_zero(kind: str) -> None:
     text, nothing = states(ATTENDED, VALUES), states(ATTENDED, [[0.0, 0.0]] * 3)
-    found = scores_of(BACKENDS[kind](), "value", nothing, text, nothing[:1])
+    found = scores_of(BACKENDS[kind], "value", nothing, text, nothing[:1])
     assert found[0] == [0.0] * 3 and found[2] == [0.0]
     assert found[1] == pytest.approx(EXPECTED["value"], rel=1e-6)
 
@@ -108,13 +101,13 @@ def test_a_layer_without_values_drops_what_it_may(dtype: str) -> None:
     without_values_(model, 1)
     expected, trace = run(model, ragged(model))
     steps = steps_of(model) if dtype == "int8-static" else []
-    backend: Backend = Reference(torch.float64) if dtype == "fp64" else Cpu(dtype, steps)
-    output = engine_with(model, backend).logits(sequences(ragged(model)))
+    backend = reference(torch.float64) if dtype == "fp64" else cpu(dtype, steps)
+    output = engine_with(model, backend).compute(sequences(ragged(model)))
     assert output.kept.tolist() == [[length, 1, 1, 1] for length in LENGTHS]
     assert torch.equal(output.kept[:, :-1], trace.kept()[:, :-1])
-    assert bool(output.logits.isfinite().all())
+    assert bool(output.outputs.isfinite().all())
     if dtype in ("fp64", "fp32"):
-        torch.testing.assert_close(output.logits.double(), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(output.outputs.double(), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "int8", "int8-static"])
@@ -124,10 +117,8 @@ def test_thresholds_of_zero_are_the_dense_model(dtype: str) -> None:
     inputs = sequences(ragged(dense))
     steps = steps_of(dense) if dtype == "int8-static" else []
 
-    def backend() -> Backend:
-        return Reference(torch.float64) if dtype == "fp64" else Cpu(dtype, steps)
-
-    expected = engine_with(pruned_model("bert", (0.0,) * LAYERS), backend()).logits(inputs)
-    for found in (engine_with(dense, backend()).logits(inputs), engine_with(pruned, backend(), 0.0).logits(inputs)):
+    backend = reference(torch.float64) if dtype == "fp64" else cpu(dtype, steps)
+    expected = engine_with(pruned_model("bert", (0.0,) * LAYERS), backend).compute(inputs)
+    for found in (engine_with(dense, backend).compute(inputs), engine_with(pruned, backend, 0.0).compute(inputs)):
         assert found.kept.tolist() == expected.kept.tolist() == [[n, n, n, 1] for n in LENGTHS]
-        assert torch.equal(found.logits, expected.logits)
+        assert torch.equal(found.outputs, expected.outputs)

@@ -12,7 +12,7 @@ import pytest
 import thresher
 from tests.cli import tiny
 from thresher.config import PruneConfig
-from thresher.engine.quantize import find_steps
+from thresher.engine.calibrate import find_steps
 from thresher.engine.steps import STEPS, load_steps, write_steps
 from thresher.errors import ConfigError
 from thresher.evaluation import lineup

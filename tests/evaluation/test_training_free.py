@@ -10,7 +10,7 @@ import torch
 from tests.cli import tiny
 from thresher.config import PruneConfig
 from thresher.engine.engine import Engine
-from thresher.engine.packed import PackedClassifier
+from thresher.engine.packed import PackedExecutor
 from thresher.errors import ConfigError
 from thresher.evaluation.training_free import (
     WIDTHS,
@@ -25,7 +25,7 @@ from thresher.evaluation.training_free import (
 from thresher.models.attach import prune_
 
 
-def packed(outputs: int = 2) -> PackedClassifier:
+def packed(outputs: int = 2) -> PackedExecutor:
     from transformers import AutoModelForSequenceClassification
 
     torch.manual_seed(0)
@@ -33,12 +33,12 @@ def packed(outputs: int = 2) -> PackedClassifier:
         tiny.classifier_config(tuple(f"class{i}" for i in range(outputs))) if outputs > 1 else tiny.config(num_labels=1)
     ).eval()
     prune_(model, PruneConfig(score="value"))
-    found = Engine.from_model(model, tiny.tokenizer(), backend="cpu", dtype="fp32").packed
-    assert isinstance(found, PackedClassifier)
+    found = Engine.from_model(model, tiny.tokenizer(), backend="cpu", dtype="fp32").executor
+    assert isinstance(found, PackedExecutor)
     return found
 
 
-def sample(classifier: PackedClassifier, count: int = 96, *, seed: int = 0) -> Sample:
+def sample(classifier: PackedExecutor, count: int = 96, *, seed: int = 0) -> Sample:
     draw = random.Random(seed)
     texts = [[2, *draw.choices(range(4, 4 + len(tiny.WORDS)), k=draw.randint(4, 20)), 3] for _ in range(count)]
     return Sample(classifier, [(ids, None) for ids in texts], on_trial=lambda: None)

@@ -55,7 +55,7 @@ def calibrate(
     from thresher.cli.pipeline import check_place
     from thresher.config import PruneConfig
     from thresher.engine.engine import Engine
-    from thresher.engine.packed import PackedClassifier
+    from thresher.engine.packed import PackedExecutor
     from thresher.evaluation.training_free import Sample, check_reachable, fit
     from thresher.models.attach import encoder_shape, gates_of, prune_
     from thresher.models.checkpoint import save
@@ -76,8 +76,8 @@ def calibrate(
     check_reachable(encoder_shape(network), [len(ids) for ids, _ in fit_texts], goal)
     prune_(network, PruneConfig(score="value"))
     engine = Engine.from_model(network, tokenizer, device="cpu")
-    packed = engine.packed
-    assert isinstance(packed, PackedClassifier)  # what the CPU gives
+    packed = engine.executor
+    assert isinstance(packed, PackedExecutor)  # what the CPU gives
     screen = console(as_json)
     arithmetic = f"{packed.backend.dtype}: {engine.why}"
     screen.print(escape(f"{len(fitting)} texts to fit, {len(judging)} others to judge; {arithmetic}"))

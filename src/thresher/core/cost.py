@@ -36,16 +36,17 @@ def dense_macs(shape: EncoderShape, lengths: Tensor) -> Tensor:
 
 
 def engine_macs(shape: EncoderShape, lengths: Tensor, kept: Tensor, *, alone: int | None = None) -> Tensor:
-    """What packed execution really computes for a first-token head.
+    """What packed execution really computes.
 
     Tokens are dropped before the output projection. Layer `alone`, the last if not given, runs queries, projection and
     FFN for the first token only; in layers after it that token attends to itself, which takes its value and no more.
+    For a head that reads all tokens, `alone` is the number of layers: there is no such layer.
     """
     seen = tokens_seen(lengths, kept)
     d, f = shape.width, shape.ffn_width
     first = shape.layers - 1 if alone is None else alone
     queries, keys, values, survivors = (part.clone() for part in (seen, seen, seen, kept))
-    queries[:, first], survivors[:, first:] = 1, 1
+    queries[:, first : first + 1], survivors[:, first:] = 1, 1
     queries[:, first + 1 :], keys[:, first + 1 :], values[:, first + 1 :] = 0, 0, 1
     projections = d * d * (queries + keys + values + survivors)
     return (2 * d * keys * queries + projections + 2 * d * f * survivors).sum(dim=-1)
@@ -74,9 +75,11 @@ def lowest_flops(
 
 
 def engine_relative_flops(shape: EncoderShape, lengths: Tensor, kept: Tensor, *, alone: int | None = None) -> float:
-    """What packed execution computes over what it computes for the dense model, both with the short last layer."""
+    """What packed execution computes over what it computes for the dense model, both with the short last layer where
+    the head reads first tokens."""
     whole = lengths[:, None].expand(-1, shape.layers).contiguous()
-    return float(engine_macs(shape, lengths, kept, alone=alone).sum() / engine_macs(shape, lengths, whole).sum())
+    dense = engine_macs(shape, lengths, whole, alone=shape.layers if alone == shape.layers else None)
+    return float(engine_macs(shape, lengths, kept, alone=alone).sum() / dense.sum())
 
 
 def flops(macs: Tensor) -> Tensor:

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from thresher.core.gates import first_alone
 
@@ -49,25 +48,11 @@ class PruningPlan:
         """Layers that read scores. Where first tokens only are passed on, none is needed."""
         return tuple(index for index, threshold in enumerate(self.thresholds[: self.alone]) if threshold > 0)
 
+    @property
+    def restores(self) -> bool:
+        """Whether dropped tokens are read, by the states they leave behind."""
+        return self.reads != "first"
+
     def with_thresholds(self, thresholds: Sequence[float]) -> "PruningPlan":
         """The same way of judging with other thresholds."""
-        return PruningPlan(
-            thresholds=tuple(thresholds),
-            score=self.score,
-            scale=self.scale,
-            protect=self.protect,
-            separator_id=self.separator_id,
-            reads=self.reads,
-            dial=self.dial,
-        )
-
-    def describe(self) -> dict[str, Any]:
-        """As JSON, which has no infinity."""
-        return {
-            "score": self.score,
-            "scale": self.scale,
-            "thresholds": [value if math.isfinite(value) else str(value) for value in self.thresholds],
-            "dial": self.dial,
-            "protect": list(self.protect),
-            "reads": self.reads,
-        }
+        return replace(self, thresholds=tuple(thresholds))

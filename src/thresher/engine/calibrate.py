@@ -1,24 +1,29 @@
 """Static int8: how large each product's input gets on the task's own texts, and the steps that follow from it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from thresher.core.plan import PruningPlan
 from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.feedforward import FeedForward, gelu_zero
 from thresher.engine.backends.linear import Float32
-from thresher.engine.packed import PackedClassifier
+from thresher.engine.packed import PackedExecutor
 from thresher.engine.steps import SITES
-from thresher.engine.weights import Affine, Layer, LayerSteps, activation_name
+from thresher.engine.weights import Affine, Layer, LayerSteps, Weights, activation_name, read_weights
 from thresher.errors import DataError
+from thresher.models.plan import plan_of
 
 ROWS = 32  # looked at per product and batch
 CLIPS = torch.linspace(0.3, 1.0, 36).tolist()  # candidate ranges, as shares of the largest value
 TINY = 1e-12
 GELU_LOWEST = 0.17  # GELU gives nothing below minus this; see gelu_zero
 
-Batch = tuple[Sequence[Sequence[int]], Sequence[Sequence[int] | None]]  # token ids, token types
+BATCH = 32  # texts
+
+Text = tuple[list[int], list[int] | None]  # token ids, token types
 
 
 class Observed(Float32):
@@ -44,10 +49,10 @@ class Observing(Cpu):
 
     row_step = 1  # idle rows are not to be observed
 
-    def __init__(self) -> None:
-        super().__init__("fp32")
+    def __init__(self, weights: Weights, plan: PruningPlan) -> None:
         self.sites: dict[tuple[int, str], Observed] = {}
         self.gelu = False
+        super().__init__(weights, plan, dtype="fp32")
 
     def _linear(self, affine: Affine, index: int, site: str) -> Observed:
         self.sites[index, site] = Observed(affine)
@@ -66,19 +71,21 @@ class Observing(Cpu):
         return LayerSteps(**vectors, ffn_out=one_step(own["ffn_out"], gelu=self.gelu))
 
 
-def calibrate(build: Callable[[Observing], PackedClassifier], batches: Iterable[Batch]) -> list[LayerSteps]:
-    """Steps of every layer; `build` makes the classifier on the given backend.
+def find_steps(
+    model: Any, texts: Sequence[Text], *, on_texts: Callable[[int], None] = lambda count: None
+) -> list[LayerSteps]:
+    """Static int8 steps of every layer of a Hugging Face model, pruned as it prunes, from token sequences.
 
     A layer observes what reaches it after pruning: dropped tokens do not count.
     """
-    observing = Observing()
-    packed = build(observing)
-    texts = 0
-    for input_ids, token_types in batches:
-        packed.logits(input_ids, token_types)
-        texts += len(input_ids)
     if not texts:
         raise DataError("there are 0 texts to calibrate int8 with; give at least one, better a few hundred")
+    observing = Observing(read_weights(model), plan_of(model))
+    executor = PackedExecutor(observing)
+    for start in range(0, len(texts), BATCH):
+        batch = texts[start : start + BATCH]
+        executor.compute([ids for ids, _ in batch], [types for _, types in batch])
+        on_texts(len(batch))
     return [observing.found(index) for index in range(len(observing.layers))]
 
 

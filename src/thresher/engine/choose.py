@@ -6,12 +6,14 @@ from importlib.util import find_spec
 
 import torch
 
-from thresher.engine.backends.base import Backend
+from thresher.core.plan import PruningPlan
 from thresher.engine.backends.cpu import Cpu
-from thresher.engine.backends.linear import LINEARS
+from thresher.engine.backends.linear import LINEARS, check_int8
 from thresher.engine.backends.reference import DTYPES, Reference
+from thresher.engine.executor import Executor
+from thresher.engine.packed import PackedExecutor
 from thresher.engine.probe import probe
-from thresher.engine.weights import LayerSteps
+from thresher.engine.weights import LayerSteps, Weights
 from thresher.errors import ConfigError, ModelError
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -20,23 +22,36 @@ STATIC = "int8-static"
 
 
 @dataclass(frozen=True)
-class Cuda:
-    """Stands for CudaClassifier, which has a layer loop of its own and imports Triton: it is made only where used."""
+class Choice:
+    """What is to compute, and why; `mode` is the cuda backend's, `steps` are int8-static's."""
 
+    backend: str
+    device: str
     dtype: str
+    why: str
     mode: str = "auto"
-    name = device = "cuda"
+    steps: tuple[LayerSteps, ...] = ()
+
+    def build(self, weights: Weights, plan: PruningPlan) -> Executor:
+        """The executor for a model; Triton is imported only for one that uses it."""
+        if self.backend == "cuda":
+            from thresher.engine.cuda.executor import CudaExecutor
+
+            return CudaExecutor(weights, plan, dtype=self.dtype, mode=self.mode)
+        if self.backend == "reference":
+            return PackedExecutor(Reference(weights, plan, dtype=DTYPES[self.dtype], device=self.device))
+        return PackedExecutor(Cpu(weights, plan, dtype=self.dtype, steps=self.steps))
 
 
-def choose_backend(
+def choose(
     backend: str = "auto",
     dtype: str = "auto",
     *,
     device: str = "auto",
     mode: str = "auto",
     steps: Sequence[LayerSteps] = (),
-) -> tuple[Backend | Cuda, str]:
-    """A backend by name, with its arithmetic; `mode` is the cuda backend's, `steps` are those of a quantized run.
+) -> Choice:
+    """A backend by name, with its arithmetic; `steps` are those of a quantized run.
 
     What is asked for is used or refused. Left to choose, a GPU that the kernels can run on comes before the CPU; the
     reference runs on the CPU unless device is cuda.
@@ -57,7 +72,7 @@ def choose_backend(
             f"mode = {mode!r} is for the cuda backend, and the backend here is {used}{_more(found)}; leave mode at auto"
         )
     if backend == "reference":
-        return _reference(dtype, place), "the readable reference was asked for"
+        return _reference(dtype, place)
     if place == "cuda":
         return _cuda(dtype, mode, found=found, quantized=bool(steps))
     return _cpu(dtype, steps, found=found)
@@ -93,7 +108,7 @@ def gpu_problem() -> str:
         return "torch sees no CUDA device"
     if find_spec("triton") is None:
         return "the GPU kernels need Triton, which is not installed (pip install triton)"
-    from thresher.engine.cuda.classifier import OLDEST
+    from thresher.engine.cuda.executor import OLDEST
 
     capability = torch.cuda.get_device_capability()
     if capability >= OLDEST:
@@ -102,18 +117,19 @@ def gpu_problem() -> str:
     return f"{torch.cuda.get_device_name()} has compute capability {has}, and the GPU kernels need {needs} or newer"
 
 
-def _reference(dtype: str, place: str) -> Reference:
+def _reference(dtype: str, place: str) -> Choice:
     _check("dtype", dtype, ("auto", *DTYPES), of="the reference backend")
     if place == "cuda" and not torch.cuda.is_available():
         raise _unavailable(gpu_problem())
-    return Reference(DTYPES["fp32" if dtype == "auto" else dtype], place)
+    dtype = "fp32" if dtype == "auto" else dtype
+    return Choice("reference", place, dtype, "the readable reference was asked for")
 
 
-def _cuda(dtype: str, mode: str, *, found: str, quantized: bool) -> tuple[Cuda, str]:
+def _cuda(dtype: str, mode: str, *, found: str, quantized: bool) -> Choice:
     problem = gpu_problem()
     if problem:
         raise _unavailable(problem)
-    from thresher.engine.cuda.classifier import CUDA_DTYPES, MODES
+    from thresher.engine.cuda.executor import CUDA_DTYPES, MODES
 
     _check("dtype", dtype, ("auto", *CUDA_DTYPES), of="the cuda backend")
     _check("mode", mode, MODES, of="the cuda backend")
@@ -121,18 +137,21 @@ def _cuda(dtype: str, mode: str, *, found: str, quantized: bool) -> tuple[Cuda, 
         dtype, why = choose_dtype("cuda", quantized=quantized)
     else:
         why = f"{dtype} was asked for"
-    return Cuda(dtype, mode), why + _more(found)
+    return Choice("cuda", "cuda", dtype, why + _more(found), mode)
 
 
-def _cpu(dtype: str, steps: Sequence[LayerSteps], *, found: str) -> tuple[Cpu, str]:
+def _cpu(dtype: str, steps: Sequence[LayerSteps], *, found: str) -> Choice:
     _check("dtype", dtype, ("auto", *LINEARS, STATIC), of="the cpu backend")
     if dtype == STATIC and not steps:
         raise ConfigError("int8-static needs a quantized run; make one with: thresher quantize RUN --out RUN8")
+    if dtype.startswith("int8"):
+        check_int8()
     if dtype == "auto":
         dtype, why = choose_dtype(quantized=bool(steps))
-        return Cpu(dtype, steps), why + _more(found)
-    # Whoever asks for an arithmetic is told of a GPU that stays idle, and not that there is none.
-    return Cpu(dtype, steps), f"{dtype} was asked for" + (_more(found) if torch.cuda.is_available() else "")
+        why += _more(found)
+    else:  # whoever asks for an arithmetic is told of a GPU that stays idle, and not that there is none
+        why = f"{dtype} was asked for" + (_more(found) if torch.cuda.is_available() else "")
+    return Choice("cpu", "cpu", dtype, why, steps=tuple(steps))
 
 
 def _unavailable(problem: str) -> ModelError:

@@ -1,88 +1,54 @@
-"""The engine that users hold: texts in, predictions out, in packed batches that really drop tokens."""
+"""The engine that users hold: texts in, answers out, in packed batches that really drop tokens."""
 
-import math
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import torch
 
-from thresher.config import PruneConfig
-from thresher.engine.backends.base import Backend
-from thresher.engine.choose import Cuda, choose_backend
-from thresher.engine.packed import Output, PackedClassifier
+from thresher.core.heads import Head
+from thresher.engine.choose import Choice, choose
+from thresher.engine.executor import Executor
+from thresher.engine.predictions import Outputs, Prediction, Ranked, answers, sigmoid
 from thresher.engine.steps import read_steps
-from thresher.engine.texts import EncodedText, encode_texts
-from thresher.engine.weights import LayerSteps, Weights, read_weights
-from thresher.errors import ConfigError, ModelError
-from thresher.models.attach import GATES_NAME, gates_of, length_in_training
+from thresher.engine.stream import Computed, Item, TextStream
+from thresher.engine.weights import LayerSteps, read_weights
+from thresher.errors import ConfigError, DataError, ModelError
+from thresher.models.attach import length_in_training
 from thresher.models.checkpoint import MANIFEST, load, load_dense
+from thresher.models.plan import plan_of
+from thresher.models.registry import head_of
 
-if TYPE_CHECKING:
-    from thresher.engine.cuda.classifier import CudaClassifier
-
-Item = str | tuple[str, str]
-CPU_TOKENS = 4096
-# A GPU is idle for most of a small batch; the widest activations of a base-size model take 400 MiB at this size.
-CUDA_TOKENS = 65_536
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One text's result, or why there is none.
-
-    Classification gives `label` and `probability`, regression gives `value`. `tokens` is the text's length and `kept`
-    how many of them each layer passed on.
-    """
-
-    label: str | None = None
-    probability: float | None = None
-    value: float | None = None
-    tokens: int = 0
-    kept: tuple[int, ...] = ()
-    truncated: bool = False
-    error: str | None = None
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Texts of a window by their numbers, and the call that computes them."""
-
-    numbers: list[int]
-    run: Callable[[], Output]
+WINDOW = 1024  # texts read at a time
 
 
 class Engine:
-    """Classifies texts with a pruned or dense encoder.
+    """A pruned or dense encoder with its head: classifies, scores, ranks or embeds texts.
 
     A text's result does not depend on the texts it is batched with, but for rounding: products of other shapes add up
-    in another order. Texts of more than `max_length` tokens are truncated.
+    in another order. Texts of more than `max_length` tokens are truncated; of a reranker's pairs, the documents.
     """
 
     def __init__(
         self,
-        packed: "PackedClassifier | CudaClassifier",
+        executor: Executor,
         tokenizer: Any,
         *,
         labels: Sequence[str],
         why: str,
+        head: Head | None = None,
         max_length: int | None = None,
     ) -> None:
         if max_length is not None and max_length < 4:
             raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
-        self.packed, self.tokenizer, self.labels, self.why = packed, tokenizer, list(labels), why
-        self.max_length = min(max_length or packed.tables.positions, packed.tables.positions)
-        # A tokenizer may have been given words that the model lacks, or number segments that it does not tell apart.
-        words = len(tokenizer) if hasattr(tokenizer, "__len__") else math.inf
-        self._may_miss = words > packed.tables.words or packed.tables.types == 1
-        self._tokenizing = threading.Lock()  # a tokenizer keeps its truncation as state: one call at a time
+        self.executor, self.tokenizer, self.labels, self.why = executor, tokenizer, list(labels), why
+        self.head = head or Head(means="classes" if labels else "value")
+        self.max_length = min(max_length or executor.tables.positions, executor.tables.positions)
+        cuts = "only_second" if self.head.means == "score" else "longest_first"
+        answer = partial(answers, self.head, self.labels)
+        self._stream = TextStream(executor, tokenizer, max_length=self.max_length, cuts=cuts, answer=answer)
 
     @staticmethod
     def load(
@@ -95,7 +61,7 @@ class Engine:
         dial: float = 1.0,
         max_length: int | None = None,
     ) -> "Engine":
-        """From a folder written by thresher, or any Hugging Face folder with a classification head.
+        """From a folder written by thresher, or any Hugging Face or sentence-transformers folder with a head we know.
 
         device: auto (a GPU that the kernels can run on, otherwise the CPU), cpu or cuda; backend: auto, cpu, cuda or
         reference; dtype: auto, fp32, bf16, on a GPU also fp16, on the CPU also int8 (activations quantized as they
@@ -112,8 +78,8 @@ class Engine:
         else:
             steps = []
             model, tokenizer = load_dense(path, whole=True)
-        chosen = choose_backend(backend, dtype, device=device, mode=mode, steps=steps)
-        return Engine.on_backend(model, tokenizer, *chosen, dial=dial, max_length=max_length)
+        choice = choose(backend, dtype, device=device, mode=mode, steps=steps)
+        return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length)
 
     @staticmethod
     def from_model(
@@ -128,57 +94,36 @@ class Engine:
         max_length: int | None = None,
         steps: Sequence[LayerSteps] = (),
     ) -> "Engine":
-        """From a Hugging Face classifier in memory, with gates or without; `steps` come from `calibrate`.
+        """From a model in memory, with gates or without; `steps` come from `find_steps`.
 
         The rest is as for `load`; gates know the length in training once they were trained or loaded.
         """
-        chosen = choose_backend(backend, dtype, device=device, mode=mode, steps=steps)
+        choice = choose(backend, dtype, device=device, mode=mode, steps=steps)
         # A tokenizer keeps its truncation and padding as state: neither another engine nor the caller may change that
         # in the middle of a call, and a lock would not stop the caller. `load` has one of its own anyway.
-        return Engine.on_backend(model, deepcopy(tokenizer), *chosen, dial=dial, max_length=max_length)
+        return Engine.on(choice, model, deepcopy(tokenizer), dial=dial, max_length=max_length)
 
     @staticmethod
-    def on_backend(
-        model: Any,
-        tokenizer: Any,
-        backend: Backend | Cuda,
-        why: str,
-        *,
-        dial: float = 1.0,
-        max_length: int | None = None,
-    ) -> "Engine":
-        """From a model in memory, on a backend made by the caller; `why` is what describe() gives as the reason."""
+    def on(choice: Choice, model: Any, tokenizer: Any, *, dial: float = 1.0, max_length: int | None = None) -> "Engine":
+        """From a model in memory, on what was chosen for it."""
         if max_length is None:
             max_length = length_in_training(model)
-        kind = model.config.problem_type
-        if kind == "multi_label_classification" or (kind == "regression" and model.config.num_labels > 1):
-            raise ModelError(f"the engine gives one label or one value per text; problem_type = '{kind}' needs several")
-        weights = read_weights(model)
-        if hasattr(model.base_model, GATES_NAME) and gates_of(model).mode != "off":
-            gates = gates_of(model)
-            gates.require_thresholds()
-            thresholds, config = gates.thresholds.tolist(), gates.config
-        else:
-            thresholds, config = [0.0] * weights.shape.layers, PruneConfig()
-        packed = _classifier(weights, backend, thresholds=thresholds, config=config, dial=dial)
-        names = model.config.id2label
-        labels = [str(names[i]) for i in range(model.config.num_labels)] if model.config.num_labels > 1 else []
-        return Engine(packed, tokenizer, labels=labels, why=why, max_length=max_length)
+        head, names = head_of(model), model.config.id2label
+        labels = [str(names[i]) for i in range(model.config.num_labels)] if head.means in ("classes", "labels") else []
+        executor = choice.build(read_weights(model), plan_of(model, dial=dial))
+        return Engine(executor, tokenizer, labels=labels, why=choice.why, head=head, max_length=max_length)
 
     def describe(self) -> dict[str, Any]:
         """Backend, arithmetic and why they were chosen, thresholds, sizes; on a GPU also the mode and its reason."""
-        return {**self.packed.describe(), "max_length": self.max_length, "why": self.why}
-
-    def logits(self, encoded: Sequence[EncodedText]) -> Output:
-        """Logits and kept counts of tokenized texts, as one packed batch."""
-        return self.packed.logits([text.input_ids for text in encoded], [text.token_types for text in encoded])
+        about = {"head": self.head.means, "max_length": self.max_length, "why": self.why}
+        return {**self.executor.describe(), **about}
 
     def classify(self, items: Sequence[Item], *, progress: bool = False) -> list[Prediction]:
         """Predictions for texts, or for (text, pair) tuples, in their order."""
         return list(self.predict(items, progress=progress))
 
     def predict(
-        self, items: Iterable[Item], *, max_tokens: int | None = None, window: int = 1024, progress: bool = False
+        self, items: Iterable[Item], *, max_tokens: int | None = None, window: int = WINDOW, progress: bool = False
     ) -> Iterator[Prediction]:
         """Predictions for a stream of any length, in its order and in bounded memory.
 
@@ -186,121 +131,99 @@ class Engine:
         similar length share a batch of at most `max_tokens` tokens (4,096 on the CPU and 65,536 on a GPU, if not
         given). A bad text gives a prediction with an error. `progress` shows a bar on standard error.
         """
-        if max_tokens is None:
-            max_tokens = CPU_TOKENS if isinstance(self.packed, PackedClassifier) else CUDA_TOKENS
+        if self.head.means == "embedding":
+            raise self._other("predict", "embed(texts)")
+        computed = self._compute(items, max_tokens=max_tokens, window=window)
+        found = (self._prediction(text) for text in computed)
+        return with_bar(found, total=len(items) if isinstance(items, Sized) else None) if progress else found
+
+    def score(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False, progress: bool = False) -> Outputs:
+        """How well each document answers its query, (pairs,) float32: between 0 and 1, or `raw` logits.
+
+        A pair that cannot be scored is a DataError that names it.
+        """
+        if self.head.means not in ("score", "value"):
+            raise self._other("score", "predict(texts)")
+        logits = self._outputs(pairs, progress=progress)[:, 0]
+        return logits if raw or self.head.means == "value" else sigmoid(logits)
+
+    def rank(
+        self, query: str, documents: Sequence[str], *, top_k: int | None = None, raw: bool = False
+    ) -> list[Ranked]:
+        """The documents by falling score for one query, the first `top_k` of them if given; ties stay in order."""
+        if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
+            raise ConfigError(f"top_k = {top_k!r} must be a whole number of at least 1; leave it out for all documents")
+        if isinstance(documents, str):
+            raise ConfigError("a single text was given as documents; give a list of texts")
+        scores = self.score([(query, document) for document in documents], raw=raw)
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        return [Ranked(int(i), float(scores[i])) for i in order]
+
+    def embed(
+        self, texts: Sequence[str], *, prompt: str | None = None, prompt_name: str | None = None, progress: bool = False
+    ) -> Outputs:
+        """One vector for each text: (texts, width) float32.
+
+        `prompt` stands before every text; or `prompt_name`, one of the model's own; or the model's default, if any. A
+        text that cannot be embedded is a DataError that names it.
+        """
+        if self.head.means != "embedding":
+            raise self._other("embed", "predict(texts)")
+        before = self._prompt(prompt, prompt_name)
+        items = [before + text if isinstance(text, str) and text.strip() else text for text in texts]
+        return self._outputs(items if before else texts, progress=progress)
+
+    def _prompt(self, prompt: str | None, name: str | None) -> str:
+        if prompt is not None:
+            return prompt
+        name = name or self.head.default_prompt
+        if name is not None and name not in self.head.prompts:
+            known = ", ".join(self.head.prompts) or "none"
+            raise ConfigError(f"prompt_name = {name!r} is not one of the model's prompts: {known}")
+        return "" if name is None else self.head.prompts[name]
+
+    def _outputs(self, items: Sequence[Item], *, progress: bool) -> Outputs:
+        """(items, outputs), all of them good."""
+        rows: list[Any] = []
+        computed: Iterator[Computed] = self._compute(items, max_tokens=None, window=WINDOW)
+        for number, text in enumerate(with_bar(computed, total=len(items)) if progress else computed):
+            error = self._error(text)
+            if error:
+                raise DataError(f"item {number}: {error}")
+            rows.append(text.outputs)
+        width = self.head.width or (self.executor.shape.width if self.head.means == "embedding" else 1)
+        return np.stack(rows) if rows else np.empty((0, width), np.float32)
+
+    def _compute(self, items: Iterable[Item], *, max_tokens: int | None, window: int) -> Iterator[Computed]:
+        max_tokens = self.executor.token_budget if max_tokens is None else max_tokens
         if max_tokens < 1 or window < 1:
             raise ConfigError(f"max_tokens = {max_tokens} and window = {window} must be at least 1")
         if isinstance(items, str):
             raise ConfigError("a single text was given; give a list of texts")
-        found = self._stream(iter(items), max_tokens=max_tokens, window=window)
-        return with_bar(found, total=len(items) if isinstance(items, Sized) else None) if progress else found
+        return self._stream(items, max_tokens=max_tokens, window=window)
 
-    def _stream(self, stream: Iterator[Item], *, max_tokens: int, window: int) -> Iterator[Prediction]:
-        failure: list[Exception] = []
+    def _prediction(self, text: Computed) -> Prediction:
+        error = self._error(text)
+        answer: dict[str, Any] = {"error": error} if error else text.answer
+        tokens = len(text.text.input_ids)
+        return Prediction(**answer, tokens=tokens, kept=text.kept, truncated=text.text.truncated)
 
-        def read() -> list[Item]:
-            """The next window; what was read before a failure still counts."""
-            chunk: list[Item] = []
-            try:
-                if not failure:
-                    chunk.extend(islice(stream, window))
-            except Exception as error:
-                failure.append(error)
-            return chunk
+    def _error(self, text: Computed) -> str | None:
+        if text.finite:
+            return text.text.error
+        return f"the prediction is not a number in {self.executor.dtype}"  # or it would pass for an answer
 
-        chunk = read()
-        # The first window has no other to be prepared beside, and a single text would wait for the thread.
-        ready = self._prepare(chunk, max_tokens) if chunk else None
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            while ready is not None:
-                chunk = read()
-                pending = pool.submit(self._prepare, chunk, max_tokens) if chunk else None
-                yield from self._predict_window(*ready)
-                ready = None if pending is None else pending.result()
-        if failure:
-            raise failure[0]
-
-    def _prepare(self, items: Sequence[Item], max_tokens: int) -> tuple[list[EncodedText], list[Batch]]:
-        """A window's texts as tokens, and token-budget batches of similar lengths of those that are good."""
-        with self._tokenizing:
-            encoded = encode_texts(self.tokenizer, items, self.max_length)
-        if self._may_miss:
-            encoded = [self._checked(text) for text in encoded]
-        lengths = [len(text.input_ids) for text in encoded]
-        good = sorted((i for i, text in enumerate(encoded) if not text.error), key=lambda i: -lengths[i])
-        batches = _within_budget(good, lengths, max_tokens)
-        return encoded, [Batch(numbers, self._ready([encoded[i] for i in numbers])) for numbers in batches]
-
-    def _checked(self, text: EncodedText) -> EncodedText:
-        """A text that the embedding tables do not cover gets an error of its own; the batch would have none."""
-        if text.error:
-            return text
-        types = None if text.token_types is None else np.asarray(text.token_types)
-        problem = self.packed.tables.problem(np.asarray(text.input_ids), types)
-        return EncodedText([], error=problem) if problem else text
-
-    def _ready(self, encoded: Sequence[EncodedText]) -> Callable[[], Output]:
-        """The call that computes a batch; for a GPU it is packed here, while the GPU has other work."""
-        ids, types = [text.input_ids for text in encoded], [text.token_types for text in encoded]
-        if isinstance(self.packed, PackedClassifier):
-            return partial(self.packed.logits, ids, types)
-        return partial(self.packed.run, self.packed.pack(ids, types))
-
-    def _predict_window(self, encoded: list[EncodedText], batches: list[Batch]) -> list[Prediction]:
-        """All of a window's texts, back in order."""
-        found = {i: Prediction(error=text.error) for i, text in enumerate(encoded) if text.error}
-        for batch in batches:
-            predictions = self._predictions([encoded[i] for i in batch.numbers], batch.run())
-            found.update(zip(batch.numbers, predictions, strict=True))
-        return [found[i] for i in range(len(encoded))]
-
-    def _predictions(self, texts: Sequence[EncodedText], output: Output) -> Iterator[Prediction]:
-        """One for each text of a batch. The numbers leave torch together, which is cheaper than one by one."""
-        about: list[dict[str, Any]] = [
-            {"tokens": len(text.input_ids), "kept": tuple(kept), "truncated": text.truncated}
-            for text, kept in zip(texts, output.kept.tolist(), strict=True)
-        ]
-        finite = output.logits.isfinite().all(dim=-1).tolist()
-        best, chosen = (found.tolist() for found in torch.softmax(output.logits, dim=-1).max(dim=-1))
-        values = output.logits[:, 0].tolist()
-        for row, more in enumerate(about):
-            if not finite[row]:  # or it would pass for a prediction
-                yield Prediction(error=f"the prediction is not a number in {self.packed.backend.dtype}", **more)
-            elif self.labels:
-                yield Prediction(label=self.labels[chosen[row]], probability=best[row], **more)
-            else:
-                yield Prediction(value=values[row], **more)
+    def _other(self, asked: str, instead: str) -> ModelError:
+        return ModelError(f"the model's head gives {self.head.means}, which {asked} does not serve; use {instead}")
 
 
-def _classifier(weights: Weights, backend: Backend | Cuda, **rules: Any) -> "PackedClassifier | CudaClassifier":
-    if isinstance(backend, Cuda):
-        from thresher.engine.cuda.classifier import CudaClassifier
-
-        return CudaClassifier(weights, backend.dtype, mode=backend.mode, **rules)
-    return PackedClassifier(weights, backend, **rules)
-
-
-def with_bar(found: Iterator[Prediction], *, total: int | None) -> Iterator[Prediction]:
-    """The same predictions, counted in a progress bar; it goes away when they end, or when the caller stops early."""
+def with_bar(found: Iterator[Any], *, total: int | None) -> Iterator[Any]:
+    """The same results, counted in a progress bar; it goes away when they end, or when the caller stops early."""
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bars:
         bar = bars.add_task("texts", total=total)
-        for prediction in found:
+        for one in found:
             bars.advance(bar)
-            yield prediction
-
-
-def _within_budget(order: list[int], lengths: list[int], max_tokens: int) -> Iterator[list[int]]:
-    """Split `order` into batches of at most `max_tokens` tokens; a longer text is a batch of its own."""
-    batch: list[int] = []
-    used = 0
-    for i in order:
-        if batch and used + lengths[i] > max_tokens:
-            yield batch
-            batch, used = [], 0
-        batch.append(i)
-        used += lengths[i]
-    if batch:
-        yield batch
+            yield one

@@ -1,18 +1,16 @@
-"""What both layer loops, on packed CPU batches and on the GPU, ask of thresholds and texts."""
+"""What both layer loops, on packed CPU batches and on the GPU, ask of texts."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from thresher.config import PruneConfig
-from thresher.core.gates import first_alone, protected_tokens
+from thresher.core.gates import protected_tokens
+from thresher.core.plan import PruningPlan
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import Weights
-from thresher.errors import ConfigError, ModelError
+from thresher.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -51,40 +49,9 @@ class Tables:
             raise ModelError(problem)
 
 
-def scaled(thresholds: Sequence[float], config: PruneConfig, dial: float) -> list[float]:
-    """Thresholds times the dial. Infinite ones, of layers that leave only protected tokens, stay, but at dial 0."""
-    if not math.isfinite(dial) or dial < 0:
-        raise ConfigError(f"dial = {dial} must be a number of at least 0 (0 = dense, 1 = as trained)")
-    if "first" not in config.protect:
-        raise ModelError(
-            "the head reads the first token, so the engine needs it protected; retrain with protect = first"
-        )
-    return [0.0 if dial == 0 else float(value) * dial for value in thresholds]
-
-
-def alone_in(thresholds: Sequence[float], config: PruneConfig) -> int:
-    """The layer that passes on first tokens only: one with an infinite threshold may, and the last does in any case, as
-    the head reads no others. After it each first token is alone."""
-    return min(first_alone([value == math.inf for value in thresholds], config.protect), len(thresholds) - 1)
-
-
-def description(classifier: Any) -> dict[str, Any]:
-    """What a classifier computes, and how."""
-    return {
-        "backend": classifier.backend.name,
-        "device": classifier.backend.device,
-        "dtype": classifier.backend.dtype,
-        "score": classifier.config.score,
-        "thresholds": [value if math.isfinite(value) else str(value) for value in classifier.thresholds],
-        "dial": classifier.dial,
-        "layers": classifier.shape.layers,
-        "width": classifier.shape.width,
-    }
-
-
-def protected_rows(ids: Ragged, config: PruneConfig) -> Tensor:
+def protected_rows(ids: Ragged, plan: PruningPlan) -> Tensor:
     """(total,) tokens that no threshold may drop, by the same rule as the attached model's."""
-    if config.protect == ("first",):
+    if plan.protect == ("first",):
         flags = torch.zeros(len(ids.values), dtype=torch.bool, device=ids.values.device)
         flags[ids.first] = True
         return flags
@@ -92,10 +59,10 @@ def protected_rows(ids: Ragged, config: PruneConfig) -> Tensor:
     return torch.cat(
         [
             protected_tokens(
-                config.protect,
+                plan.protect,
                 alive=torch.ones(1, len(text), dtype=torch.bool, device=text.device),
                 input_ids=text[None],
-                separator_id=config.separator_id,
+                separator_id=plan.separator_id,
             )[0]
             for text in texts
         ]

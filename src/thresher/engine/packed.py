@@ -9,77 +9,60 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from thresher.config import PruneConfig
-from thresher.core.cost import EncoderShape
 from thresher.core.gates import threshold_leaving
 from thresher.engine.backends.base import Backend
-from thresher.engine.inputs import Tables, alone_in, description, protected_rows, scaled
+from thresher.engine.executor import Ids, Output, Types, description, made_up_texts
+from thresher.engine.inputs import protected_rows
 from thresher.engine.ragged import Ragged, idle_rows
-from thresher.engine.weights import Weights
 from thresher.errors import ModelError
+
+TOKEN_BUDGET = 4096  # more rows make a CPU's products no faster
 
 
 @dataclass(frozen=True)
-class Output:
-    """In the order of the input. logits: (batch, outputs); kept: (batch, layers) tokens each layer passed on.
+class PackedTexts:
+    """Token ids end to end, longest text first, with each text's number in the input; types: (total,) or None."""
 
-    From some layer on, the last at the latest, only the first token is passed on, the one the head reads.
-    """
-
-    logits: Tensor
-    kept: Tensor
+    ids: Ragged
+    types: Tensor | None
 
 
-class PackedClassifier:
-    """One classifier on packed batches, pruned or dense (a dense model is one whose thresholds are all zero)."""
+class LeftBehind:
+    """The last known state of every token, for heads that read them all, at the rows of the packed input."""
 
-    def __init__(
-        self,
-        weights: Weights,
-        backend: Backend,
-        *,
-        thresholds: Sequence[float],
-        config: PruneConfig,
-        dial: float = 1.0,
-    ) -> None:
-        self.thresholds = scaled(thresholds, config, dial)
-        self.backend, self.config, self.dial = backend, config, dial
-        self.shape: EncoderShape = weights.shape
-        self.tables = Tables.of(weights)
-        self.alone = alone_in(self.thresholds, config)
-        backend.prepare(weights, score=config.score, alone=self.alone)
+    def __init__(self, hidden: Tensor) -> None:
+        """hidden: (total, width), the input of the first layer."""
+        self.states = torch.empty_like(hidden)
+        self.rows = torch.arange(len(hidden), device=hidden.device)  # where each live token was at first
+
+    def drop(self, hidden: Tensor, keep: Tensor) -> None:
+        """Tokens that are not kept leave the state with which they entered. hidden: (rows, width), keep: (total,)."""
+        gone = (~keep).nonzero().squeeze(-1)
+        self.states.index_copy_(0, self.rows[gone], hidden.index_select(0, gone))
+
+    def go_on(self, rows: Tensor) -> None:
+        """These of the live rows go on, in this order. (fewer,)."""
+        self.rows = self.rows[rows]
+
+    def end(self, hidden: Tensor) -> Tensor:
+        """All states (total, width), when the last layer is done with those that are left."""
+        self.states.index_copy_(0, self.rows, hidden[: len(self.rows)])
+        return self.states
+
+
+class PackedExecutor:
+    """One model on packed batches, pruned or dense; the backend computes, this loop drops."""
+
+    token_budget = TOKEN_BUDGET
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend, self.plan = backend, backend.plan
+        self.shape, self.tables, self.dtype, self.device = backend.shape, backend.tables, backend.dtype, backend.device
 
     def describe(self) -> dict[str, Any]:
-        """What is computed, and how."""
-        return description(self)
+        return description(self, backend=self.backend.name)
 
-    def logits(
-        self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int] | None] | None = None
-    ) -> Output:
-        """Classify token sequences of any lengths, in one packed batch. Missing token types are zeros."""
-        return self._classify(input_ids, token_types, shares=None)
-
-    def fit(
-        self,
-        shares: Sequence[float],
-        input_ids: Sequence[Sequence[int]],
-        token_types: Sequence[Sequence[int] | None] | None = None,
-    ) -> list[float]:
-        """Set the thresholds, layer by layer, to those that leave these shares of the batch's unprotected tokens."""
-        if self.alone != self.shape.layers - 1:
-            raise ModelError("thresholds are fitted from the dense model: start with none that is infinite")
-        self.thresholds = [math.inf] * self.shape.layers  # the last layer's has nothing to leave
-        self._classify(input_ids, token_types, shares=shares)
-        return self.thresholds
-
-    @torch.inference_mode()
-    def _classify(
-        self,
-        input_ids: Sequence[Sequence[int]],
-        token_types: Sequence[Sequence[int] | None] | None,
-        *,
-        shares: Sequence[float] | None,
-    ) -> Output:
+    def pack(self, input_ids: Ids, token_types: Types = None) -> PackedTexts:
         order = sorted(range(len(input_ids)), key=lambda i: -len(input_ids[i]))
         if not order or min(len(ids) for ids in input_ids) == 0:
             raise ModelError("every sequence needs at least one token, and a batch at least one sequence")
@@ -88,53 +71,109 @@ class PackedClassifier:
         if token_types is not None and any(kinds is not None for kinds in token_types):
             types = torch.cat([torch.tensor(token_types[i] or [0] * len(input_ids[i])) for i in order])
         self.tables.check(len(input_ids[order[0]]), packed.values, types)
-        runs = replace(packed, sequences=torch.tensor(order)).to(self.backend.device)
-        types = None if types is None else types.to(self.backend.device)
-        hidden, runs, kept = self._layers(self.backend.embed(runs, types), runs, shares)
-        result = self.backend.head(hidden)
-        logits = torch.empty_like(result)
-        logits[runs.sequences] = result
-        return Output(logits=logits.cpu(), kept=kept.cpu())
+        ids = replace(packed, sequences=torch.tensor(order)).to(self.device)
+        return PackedTexts(ids, None if types is None else types.to(self.device))
 
-    def _layers(self, hidden: Tensor, runs: Ragged, shares: Sequence[float] | None) -> tuple[Tensor, Ragged, Tensor]:
-        """All layers: the first tokens' last states (batch, width), their runs, and kept counts in input order."""
-        protected = protected_rows(runs, self.config)
+    def run(self, packed: PackedTexts) -> Output:
+        return self._run(packed, list(self.plan.thresholds))
+
+    def compute(self, input_ids: Ids, token_types: Types = None) -> Output:
+        return self.run(self.pack(input_ids, token_types))
+
+    def warm_up(self, sizes: Sequence[tuple[int, int]]) -> None:
+        for texts in made_up_texts(self.tables, sizes):
+            self.compute(texts)
+
+    def trial(self, packed: PackedTexts, thresholds: Sequence[float]) -> Output:
+        """The same with other thresholds, once: to look for good ones without converting weights for each try."""
+        return self._run(packed, list(thresholds))
+
+    def fit(self, shares: Sequence[float], packed: PackedTexts) -> list[float]:
+        """The thresholds, found layer by layer, that leave these shares of the batch's unprotected tokens.
+
+        A layer whose output nobody needs beside first tokens keeps none: its threshold is infinite.
+        """
+        if self.plan.alone < self.shape.layers - 1:
+            raise ModelError("thresholds are fitted from the dense model: start with none that is infinite")
+        thresholds = [math.inf] * self.shape.layers
+        self._run(packed, thresholds, shares=shares)
+        return thresholds
+
+    @torch.inference_mode()
+    def _run(self, packed: PackedTexts, thresholds: list[float], *, shares: Sequence[float] | None = None) -> Output:
+        """With `shares`, thresholds are written on the way."""
+        live = packed.ids
+        hidden = self.backend.embed(live, packed.types)
+        left = LeftBehind(hidden) if self.plan.restores else None
+        hidden, live, kept = self._layers(hidden, live, thresholds, shares=shares, left=left)
+        if left is None:
+            read, sequences = self._of_first_tokens(hidden, live), live.sequences
+        else:
+            read, sequences = mean_states(left.end(hidden), packed.ids), packed.ids.sequences
+        result = self.backend.head(read)
+        outputs = torch.empty_like(result)
+        outputs[sequences] = result
+        return Output(outputs=outputs.cpu(), kept=kept.cpu())
+
+    def _layers(
+        self,
+        hidden: Tensor,
+        live: Ragged,
+        thresholds: list[float],
+        *,
+        shares: Sequence[float] | None,
+        left: LeftBehind | None,
+    ) -> tuple[Tensor, Ragged, Tensor]:
+        """The layers that see more than first tokens: states, what is live, and kept counts in input order."""
+        protected = protected_rows(live, self.plan)
         unprotected = 0 if shares is None else int((~protected).sum())
         # Idle rows after the live ones: products then have few different shapes.
         hidden = F.pad(hidden, (0, 0, 0, idle_rows(len(hidden), self.backend.row_step)))
-        kept = torch.ones(len(runs.sequences), self.shape.layers, dtype=torch.long, device=self.backend.device)
-        for index in range(self.alone):
-            scored = shares is not None or self.thresholds[index] > 0
-            context, scores = self.backend.attend(index, hidden, runs, scored=scored)
+        kept = torch.ones(len(live.sequences), self.shape.layers, dtype=torch.long, device=self.device)
+        for index in range(self.plan.alone):
+            scored = shares is not None or thresholds[index] > 0
+            context, scores = self.backend.attend(index, hidden, live, scored=scored)
             if scores is not None:
-                scores = self._in_scale(scores, runs)
+                scores = self._in_scale(scores, live)
                 if shares is not None:
                     found = threshold_leaving(shares[index], scores[~protected], of=unprotected)
-                    self.thresholds[index] = max(0.0, found)
-                keep = (scores > self.thresholds[index]) | protected
+                    thresholds[index] = max(0.0, found)
+                keep = (scores > thresholds[index]) | protected | (thresholds[index] <= 0)
                 if not bool(keep.all()):
-                    runs, rows = runs.compact(keep, longest_first=self.backend.longest_first)
+                    if left is not None:
+                        left.drop(hidden, keep)
+                    live, rows = live.compact(keep, longest_first=self.backend.longest_first)
+                    if left is not None:
+                        left.go_on(rows)
                     protected, rows = protected[rows], self._whole_steps(rows)
                     context, hidden = context.index_select(0, rows), hidden.index_select(0, rows)
-            kept[runs.sequences, index] = runs.lengths
+            kept[live.sequences, index] = live.lengths
             hidden = self.backend.finish(index, context, hidden)
-        return self._of_first_tokens(hidden, runs), runs, kept
+        return hidden, live, kept
 
-    def _of_first_tokens(self, hidden: Tensor, runs: Ragged) -> Tensor:
+    def _of_first_tokens(self, hidden: Tensor, live: Ragged) -> Tensor:
         """The layers that pass on first tokens only: (batch, width)."""
-        first = self._whole_steps(runs.first)
-        context = self.backend.attend_first(self.alone, hidden, runs)
+        alone, first = self.plan.alone, self._whole_steps(live.first)
+        context = self.backend.attend_first(alone, hidden, live)
         context = F.pad(context, (0, 0, 0, len(first) - len(context)))
-        hidden = self.backend.finish(self.alone, context, hidden.index_select(0, first))
-        for index in range(self.alone + 1, self.shape.layers):
+        hidden = self.backend.finish(alone, context, hidden.index_select(0, first))
+        for index in range(alone + 1, self.shape.layers):
             hidden = self.backend.finish(index, self.backend.attend_alone(index, hidden), hidden)
-        return hidden[: len(runs.first)]
+        return hidden[: len(live.first)]
 
     def _whole_steps(self, rows: Tensor) -> Tensor:
         """The rows to gather, and the first row again for the idle ones."""
         return F.pad(rows, (0, idle_rows(len(rows), self.backend.row_step)))
 
-    def _in_scale(self, scores: Tensor, runs: Ragged) -> Tensor:
-        if self.config.scale == "relative":
+    def _in_scale(self, scores: Tensor, live: Ragged) -> Tensor:
+        if self.plan.scale == "relative":
             return scores
-        return scores / torch.repeat_interleave(runs.lengths, runs.lengths)
+        return scores / torch.repeat_interleave(live.lengths, live.lengths)
+
+
+def mean_states(states: Tensor, texts: Ragged) -> Tensor:
+    """The mean of every text's states, summed in float32 or better: (total, width) -> (batch, width)."""
+    states = states.to(torch.promote_types(states.dtype, torch.float32))
+    owner = torch.repeat_interleave(texts.lengths)
+    sums = states.new_zeros(len(texts.lengths), states.shape[1]).index_add_(0, owner, states)
+    return sums / texts.lengths[:, None]

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thresher.engine.backends.base import Backend
 from thresher.engine.backends.linear import check_int8
-from thresher.engine.calibrate import calibrate
+from thresher.engine.calibrate import Text, find_steps
 from thresher.engine.choose import STATIC
 from thresher.engine.engine import Engine
-from thresher.engine.packed import PackedClassifier
 from thresher.engine.steps import STEPS, write_steps
 from thresher.engine.weights import LayerSteps
 from thresher.errors import RunError
@@ -26,7 +24,6 @@ KIND = "static symmetric int8, per-channel steps"
 DTYPES = ("fp32", "int8", STATIC)
 BATCH = 32
 
-Text = tuple[list[int], list[int] | None]  # token ids, token types
 Logits = NDArray[np.float32]  # (texts, outputs)
 
 
@@ -107,25 +104,6 @@ def quantize(
     return block
 
 
-def find_steps(
-    model: Any, texts: Sequence[Text], *, on_texts: Callable[[int], None] = lambda count: None
-) -> list[LayerSteps]:
-    """Static int8 steps of a Hugging Face classifier, pruned as it prunes, from token sequences."""
-
-    def batches() -> Any:
-        for start in range(0, len(texts), BATCH):
-            batch = texts[start : start + BATCH]
-            yield [ids for ids, _ in batch], [types for _, types in batch]
-            on_texts(len(batch))
-
-    def build(backend: Backend) -> PackedClassifier:
-        packed = Engine.on_backend(model, None, backend, "calibration").packed
-        assert isinstance(packed, PackedClassifier)  # what a Backend gives
-        return packed
-
-    return calibrate(build, batches())
-
-
 def _measure(
     checkpoint: Checkpoint,
     steps: Sequence[LayerSteps],
@@ -154,10 +132,10 @@ def _run(engine: Engine, test: Sequence[Text], on_texts: Callable[[int], None]) 
     shares: list[NDArray[np.float64]] = []
     for start in range(0, len(order), BATCH):
         batch = order[start : start + BATCH]
-        output = engine.packed.logits([test[i][0] for i in batch], [test[i][1] for i in batch])
+        output = engine.executor.compute([test[i][0] for i in batch], [test[i][1] for i in batch])
         if start == 0:
-            logits = np.empty((len(test), output.logits.shape[1]), dtype=np.float32)
-        logits[batch] = output.logits.numpy()
+            logits = np.empty((len(test), output.outputs.shape[1]), dtype=np.float32)
+        logits[batch] = output.outputs.numpy()
         lengths = np.array([[len(test[i][0])] for i in batch])
         shares.append((output.kept[:, :-1].numpy() / lengths).ravel())
         on_texts(len(batch))

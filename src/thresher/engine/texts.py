@@ -15,8 +15,12 @@ class EncodedText:
     error: str | None = None
 
 
-def encode_texts(tokenizer: Any, items: Sequence[str | tuple[str, str]], positions: int) -> list[EncodedText]:
+def encode_texts(
+    tokenizer: Any, items: Sequence[str | tuple[str, str]], positions: int, *, cuts: str = "longest_first"
+) -> list[EncodedText]:
     """Tokenize texts or (text, pair) tuples; what is longer than `positions` is truncated and marked.
+
+    `cuts` says where a pair loses its tokens: "longest_first", or "only_second", of the second text.
 
     Where nothing but special tokens would be left, it gets an error: a prediction would say nothing of the text.
     """
@@ -25,13 +29,13 @@ def encode_texts(tokenizer: Any, items: Sequence[str | tuple[str, str]], positio
     found = [EncodedText([], error=problem) for problem in problems]
     for paired in (False, True):  # a tokenizer takes texts or pairs in one call, not both
         chosen = [i for i in good if isinstance(items[i], tuple) == paired]
-        for i, text in zip(chosen, _call_each(tokenizer, [items[i] for i in chosen], None), strict=True):
+        for i, text in zip(chosen, _call_each(tokenizer, [items[i] for i in chosen], None, cuts), strict=True):
             found[i] = text
         long = [i for i in chosen if len(found[i].input_ids) > positions]
         if long and (no_room := _no_room(tokenizer, positions, paired=paired)):
             shorter = [EncodedText([], error=no_room) for _ in long]
         else:
-            shorter = _call_each(tokenizer, [items[i] for i in long], positions)
+            shorter = _call_each(tokenizer, [items[i] for i in long], positions, cuts if paired else "longest_first")
         for i, text in zip(long, shorter, strict=True):
             found[i] = replace(text, truncated=text.error is None)
     return found
@@ -61,17 +65,17 @@ def _problem(item: Any) -> str | None:
     return None
 
 
-def _call_each(tokenizer: Any, items: Sequence[Any], limit: int | None) -> list[EncodedText]:
+def _call_each(tokenizer: Any, items: Sequence[Any], limit: int | None, cuts: str) -> list[EncodedText]:
     """One call for all; where it fails, one by one, so that the text at fault is the only one to fail."""
     try:
-        return _call(tokenizer, items, limit)
+        return _call(tokenizer, items, limit, cuts)
     except Exception as error:  # tokenizers raise many kinds, and none says which text it was
         if len(items) == 1:
             return [EncodedText([], error=f"the tokenizer cannot read the text: {error}")]
-        return [found for item in items for found in _call_each(tokenizer, [item], limit)]
+        return [found for item in items for found in _call_each(tokenizer, [item], limit, cuts)]
 
 
-def _call(tokenizer: Any, items: Sequence[Any], limit: int | None) -> list[EncodedText]:
+def _call(tokenizer: Any, items: Sequence[Any], limit: int | None, cuts: str) -> list[EncodedText]:
     if not items:
         return []
     paired = isinstance(items[0], tuple)
@@ -79,7 +83,7 @@ def _call(tokenizer: Any, items: Sequence[Any], limit: int | None) -> list[Encod
         [item[0] if paired else item for item in items],
         [item[1] for item in items] if paired else None,
         padding=False,
-        truncation=False if limit is None else "longest_first",
+        truncation=False if limit is None else cuts,
         max_length=limit,
         return_attention_mask=False,
         verbose=False,

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.core.cost import EncoderShape
+from thresher.core.scores import at_least_float32
 from thresher.engine.ragged import Ragged
 from thresher.models.attach import encoder_shape
-from thresher.models.registry import family_of
+from thresher.models.registry import family_of, head_of
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,34 @@ class LayerSteps:
 
 
 @dataclass(frozen=True)
+class HeadWeights:
+    """From what the head reads to its outputs: a layer and an activation, then the output layer; an embedding has
+    neither, and may be scaled to length 1 and then cut to the first `cut_to` numbers."""
+
+    reads: str
+    dense: Affine | None = None
+    activation: Callable[[Tensor], Tensor] | None = None
+    output: Affine | None = None
+    normalised: bool = False
+    cut_to: int | None = None
+
+    def shaped(self, outputs: Tensor) -> Tensor:
+        """What is left to do after the products. (texts, outputs) in float32 or better -> (texts, fewer or as many)."""
+        outputs = F.normalize(outputs, dim=-1) if self.normalised else outputs
+        return outputs if self.cut_to is None else outputs[:, : self.cut_to]
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """(texts, width) states that were read -> (texts, outputs), in plain torch and the states' dtype."""
+        if self.dense is not None:
+            states = F.linear(states.to(self.dense.weight.dtype), self.dense.weight, self.dense.bias)
+        if self.activation is not None:
+            states = self.activation(states)
+        if self.output is not None:
+            states = F.linear(states, self.output.weight, self.output.bias)
+        return self.shaped(at_least_float32(states))
+
+
+@dataclass(frozen=True)
 class Weights:
     """The whole model. `distance_bias` is (2 x positions - 1, heads) by key minus query position, or None."""
 
@@ -68,9 +97,7 @@ class Weights:
     projection: Affine | None
     layers: list[Layer]
     distance_bias: Tensor | None
-    head_dense: Affine
-    head_activation: Callable[[Tensor], Tensor]
-    head_output: Affine
+    head: "HeadWeights"
     shape: EncoderShape
 
     @property
@@ -102,9 +129,9 @@ def activation_name(activation: Callable[[Tensor], Tensor]) -> str:
 
 @torch.no_grad()
 def read_weights(model: Any) -> Weights:
-    """Copy a Hugging Face classifier's weights, in float32."""
+    """Copy the weights of a Hugging Face classifier or of an `Embedder`, in float32."""
     family, base = family_of(model), model.base_model
-    embedding, head = family.embeddings(base), family.head(model)
+    embedding = family.embeddings(base)
     position = _copy(embedding.position.weight)
     made = {module: _layer(family.parts(module)) for module in family.layers(base)}  # ALBERT's passes share one
     bias = None
@@ -122,9 +149,7 @@ def read_weights(model: Any) -> Weights:
         projection=None if embedding.projection is None else _affine(embedding.projection),
         layers=[made[module] for module in family.layer_sequence(base)],
         distance_bias=bias,
-        head_dense=_affine(head.dense),
-        head_activation=head.activation,
-        head_output=_affine(head.output),
+        head=_head(model, family),
         shape=encoder_shape(model),
     )
 
@@ -138,7 +163,7 @@ def converted(weights: Weights, *, dtype: torch.dtype, device: str) -> Weights:
             return part.to(device, dtype)
         if isinstance(part, list):
             return [convert(item) for item in part]
-        if isinstance(part, Affine | Norm | Layer | Weights):
+        if isinstance(part, Affine | Norm | Layer | HeadWeights | Weights):
             if id(part) not in seen:
                 values = {item.name: convert(getattr(part, item.name)) for item in fields(part)}
                 seen[id(part)] = replace(part, **values)
@@ -147,6 +172,14 @@ def converted(weights: Weights, *, dtype: torch.dtype, device: str) -> Weights:
 
     result: Weights = convert(weights)
     return result
+
+
+def _head(model: Any, family: Any) -> HeadWeights:
+    head = head_of(model)
+    if head.means == "embedding":
+        return HeadWeights(head.reads, normalised=head.normalised, cut_to=head.width)
+    parts = family.head(model)
+    return HeadWeights(head.reads, _affine(parts.dense), parts.activation, _affine(parts.output))
 
 
 def _layer(parts: Any) -> Layer:

@@ -152,14 +152,15 @@ def _thresher(spec: Spec) -> Contender:
     engine = Engine.from_model(
         model, tokenizer, device=spec.device, dtype=spec.dtype, mode=spec.mode or "auto", steps=steps
     )
-    packed = engine.packed
+    executor = engine.executor
 
     def run(rows: Sequence[Row]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        output = packed.logits([row.input_ids for row in rows], [row.token_type_ids for row in rows])
-        return output.logits.numpy(), output.kept.numpy()
+        output = executor.compute([row.input_ids for row in rows], [row.token_type_ids for row in rows])
+        return output.outputs.numpy(), output.kept.numpy()
 
-    only_first = packed.thresholds[-1] == math.inf and packed.config.protect == ("first",)
-    return Contender(spec, run, counts_last=only_first, alone=packed.alone)
+    plan = executor.plan
+    counts_last = plan.restores or (plan.thresholds[-1] == math.inf and plan.protect == ("first",))
+    return Contender(spec, run, counts_last=counts_last, alone=plan.alone)
 
 
 def load_ours(kind: str, path: Path) -> tuple[Any, Any]:

@@ -234,7 +234,7 @@ def _path(engine: str, dtype: str, material: Material) -> Path:
 def _steps(name: str, path: Path, material: Material) -> Path:
     """Our static int8's file of steps: a quantized run's own, else made from the texts that OpenVINO's int8 gets."""
     from thresher.engine.backends.linear import check_int8
-    from thresher.engine.quantize import find_steps
+    from thresher.engine.calibrate import find_steps
     from thresher.engine.steps import STEPS, write_steps
 
     if name == "thresher pruned" and (path / STEPS).is_file():

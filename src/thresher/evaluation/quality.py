@@ -125,7 +125,8 @@ def evaluate(
     found = predict(model, batches, pruned=pruned, on_batch=on_batch)
     labels = np.array([row.label for row in data.rows])
     shape = encoder_shape(model)
-    dense, alone = dense_macs(shape, found.lengths), min(gates_of(model).first_alone(), shape.layers - 1)
+    gates, dense = gates_of(model), dense_macs(shape, found.lengths)
+    alone = shape.layers if gates.restores else min(gates.first_alone(), shape.layers - 1)
     spent = paper_macs(shape, found.lengths, found.kept) if found.kept is not None else dense
     return Quality(
         split=name,

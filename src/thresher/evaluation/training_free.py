@@ -13,9 +13,9 @@ import torch
 
 from thresher.core.cost import EncoderShape, engine_relative_flops, lowest_flops, relative_flops
 from thresher.core.gates import falling_shares
-from thresher.engine.inputs import alone_in
-from thresher.engine.packed import PackedClassifier
-from thresher.engine.quantize import Logits, Text, agreement
+from thresher.engine.calibrate import Text
+from thresher.engine.packed import PackedExecutor, PackedTexts
+from thresher.engine.quantize import Logits, agreement
 from thresher.errors import ConfigError
 from thresher.evaluation.agreement import Agreement, assured, change, measure_agreement
 from thresher.tasks.batches import sorted_batches
@@ -67,16 +67,17 @@ class Judged:
 
 
 class Sample:
-    """Texts with the dense model's predictions, to try thresholds on. `packed` gets its thresholds from here."""
+    """Texts with the dense model's predictions, to try thresholds on."""
 
-    def __init__(self, packed: PackedClassifier, texts: Sequence[Text], on_trial: Callable[[], None]) -> None:
-        self._packed, self._texts, self._on_trial = packed, texts, on_trial
+    def __init__(self, executor: PackedExecutor, texts: Sequence[Text], on_trial: Callable[[], None]) -> None:
+        self._executor, self._texts, self._on_trial = executor, texts, on_trial
         self._known: dict[tuple[float, ...], Trial] = {}
         self._holding: dict[tuple[float, ...], list[float]] = {}
-        self.shape: EncoderShape = packed.shape
+        self.shape: EncoderShape = executor.shape
         self.lengths = torch.tensor([len(ids) for ids, _ in texts])
         self._batches = sorted_batches([len(ids) for ids, _ in texts], max_tokens=BATCH_TOKENS)
-        self.dense, _ = self._run([0.0] * packed.shape.layers)
+        self._packed = [self._pack([texts[i] for i in batch]) for batch in self._batches]
+        self.dense, _ = self._run([0.0] * executor.shape.layers)
         self.regression: bool = self.dense.shape[1] == 1
 
     def at(self, thresholds: Sequence[float]) -> Trial:
@@ -99,7 +100,7 @@ class Sample:
         key = tuple(shares)
         if key not in self._holding:
             some = self._texts[:: math.ceil(int(self.lengths.sum()) / SHARE_TOKENS)]
-            self._holding[key] = self._packed.fit(key, [ids for ids, _ in some], [kinds for _, kinds in some])
+            self._holding[key] = self._executor.fit(key, self._pack(some))
         return self._holding[key]
 
     def judge(self, thresholds: Sequence[float]) -> Judged:
@@ -108,19 +109,21 @@ class Sample:
             agreement=measure_agreement(logits, self.dense),
             relative_flops=float(relative_flops(self.shape, self.lengths, kept)),
             engine_relative_flops=engine_relative_flops(
-                self.shape, self.lengths, kept, alone=alone_in(thresholds, self._packed.config)
+                self.shape, self.lengths, kept, alone=self._executor.plan.with_thresholds(thresholds).alone
             ),
             kept_per_layer=kept.double().mean(dim=0).tolist(),
             mean_length=float(self.lengths.double().mean()),
         )
 
+    def _pack(self, texts: Sequence[Text]) -> PackedTexts:
+        return self._executor.pack([ids for ids, _ in texts], [kinds for _, kinds in texts])
+
     def _run(self, thresholds: Sequence[float]) -> tuple[Logits, torch.Tensor]:
-        self._packed.thresholds = list(thresholds)
         logits: list[torch.Tensor] = []
         kept: list[torch.Tensor] = []
-        for batch in self._batches:
-            output = self._packed.logits([self._texts[i][0] for i in batch], [self._texts[i][1] for i in batch])
-            logits.append(output.logits)
+        for packed in self._packed:
+            output = self._executor.trial(packed, thresholds)
+            logits.append(output.outputs)
             kept.append(output.kept)
         place = torch.tensor([i for batch in self._batches for i in batch]).argsort()
         found: Logits = torch.cat(logits)[place].numpy().astype(np.float32)

@@ -72,8 +72,11 @@ class UnpaddedDense:
             attended = _norm(_linear(context, layer.attention_output) + hidden, layer.attention_norm)
             inner = layer.activation(_linear(attended, layer.ffn_in))
             hidden = _norm(_linear(inner, layer.ffn_out) + attended, layer.output_norm)
-        pooled = weights.head_activation(_linear(hidden[starts[:-1].long()], weights.head_dense))
-        return _linear(pooled, weights.head_output).float().cpu()
+        if weights.head.reads == "mean":
+            read = torch.stack([states.float().mean(dim=0) for states in torch.split(hidden, batch.lengths)])
+        else:
+            read = hidden[starts[:-1].long()]
+        return weights.head(read).float().cpu()
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         weights = self.weights

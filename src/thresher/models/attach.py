@@ -19,10 +19,10 @@ from thresher.config import PruneConfig, trained_length
 from thresher.core.cost import EncoderShape
 from thresher.core.gates import ramp
 from thresher.core.scores import at_least_float32
-from thresher.errors import ModelError
+from thresher.errors import ConfigError, ModelError
 from thresher.models.adapter import Family, LayerParts
 from thresher.models.gating import Gates
-from thresher.models.registry import family_named, family_of
+from thresher.models.registry import family_named, family_of, head_of
 from thresher.models.slots import taken
 
 GATES_NAME = "thresher_gates"
@@ -30,9 +30,13 @@ _HOOKS_NAME = "_thresher_hooks"
 
 
 def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
-    """Add gates with ramp thresholds to a sequence classifier, in place. The model then prunes in mode "hard"."""
-    config = config or PruneConfig()
-    family = family_of(model)
+    """Add gates with ramp thresholds to a classifier or an embedder, in place. It then prunes in mode "hard"."""
+    family, head = family_of(model), head_of(model)
+    config = config or PruneConfig(collapse_last=head.collapses)
+    if config.collapse_last and not head.collapses:
+        raise ConfigError(
+            f"collapse_last leaves the head nothing to read: it reads {head.reads}; set collapse_last = false"
+        )
     base = _base(model)
     if hasattr(base, GATES_NAME):
         raise ModelError("the model already has gates; call thresher.unprune_(model) first")
@@ -40,7 +44,7 @@ def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
         raise ModelError("gradient checkpointing is not supported; call model.gradient_checkpointing_disable() first")
     layers = family.layer_passes(base)
     thresholds = ramp(config.ramp, layers=layers, final=config.final_threshold, collapse_last=config.collapse_last)
-    gates = Gates(config, thresholds).to(next(model.parameters()).device)
+    gates = Gates(config, thresholds, restores=head.restores).to(next(model.parameters()).device)
     base.add_module(GATES_NAME, gates)
     for layer in family.layers(base):
         layer.__class__ = _pruned_class(type(layer))

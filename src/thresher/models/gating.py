@@ -60,9 +60,10 @@ class Gates(nn.Module):
     thresholds: nn.Parameter  # (layers,)
     rule: Rule | None
 
-    def __init__(self, config: PruneConfig, thresholds: Sequence[float]) -> None:
+    def __init__(self, config: PruneConfig, thresholds: Sequence[float], *, restores: bool = False) -> None:
+        """`restores`: the head reads dropped tokens, too, by the states they leave behind."""
         super().__init__()
-        self.config = config
+        self.config, self.restores = config, restores
         self.thresholds = nn.Parameter(torch.tensor(list(thresholds), dtype=torch.float32), requires_grad=False)
         self.register_module("rule", None)
         self.left_out: Tensor | None = None  # (layers,) boolean: those that hand on what they get, for the moment
@@ -104,9 +105,10 @@ class Gates(nn.Module):
     def shortening(self, wanted: bool = True) -> Iterator[None]:
         """For a while, layers compute only the tokens that are left: the same result, in tensors of changing length.
 
-        Without effect where first tokens may be dropped: they would leave their place, and heads look for them there.
+        Without effect where first tokens may be dropped, which would leave the place where heads look for them, and
+        for heads that read dropped tokens, too.
         """
-        before, self.shortens = self.shortens, wanted and "first" in self.config.protect
+        before, self.shortens = self.shortens, wanted and "first" in self.config.protect and not self.restores
         try:
             yield
         finally:
@@ -116,6 +118,8 @@ class Gates(nn.Module):
         """The layer from which on only first tokens are left, whatever the text; the number of layers if there is none.
 
         It waits for the device."""
+        if self.restores:
+            return len(self.thresholds)
         alone = self.thresholds == math.inf if self.rule is None else self.rule.drops_all(len(self.thresholds))
         return first_alone(alone.tolist(), self.config.protect)
 
@@ -182,8 +186,19 @@ class Gates(nn.Module):
         return index
 
     def handed_on(self, given: Tensor, made: Tensor) -> Tensor:
-        """After `decide`: what the layer made, or what it was given where it is left out."""
-        if self.left_out is None or self.trace is None:
+        """After `decide`: what the layer made, or what it was given where it is left out, and, for heads that read
+        dropped tokens, where a token is no longer alive: it keeps the state with which it entered. A token that fades
+        keeps as much of it as it has faded. given, made: (batch, slots, width)."""
+        if self.trace is None:
+            return made
+        if self.restores and not (self.mode == "soft" and self.soft_mask == "plain"):
+            alive = self.trace.alive[-1][..., None]
+            made = (
+                torch.where(alive, made, given)
+                if alive.dtype == torch.bool
+                else torch.lerp(given, made, alive.to(made))
+            )
+        if self.left_out is None:
             return made
         return torch.where(self.left_out[len(self.trace.gates) - 1], given, made)
 

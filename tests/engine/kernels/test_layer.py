@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.engine.kernels.cases import DEVICES, SCORES, SPARE, numbers, starts
+from thresher.core.plan import PruningPlan
 from thresher.engine.backends.reference import Reference
 from thresher.engine.kernels.attention import attention
 from thresher.engine.kernels.first import attend_first
@@ -51,8 +52,8 @@ class OneLayer:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("score", SCORES)
 def test_a_pruned_layer(score: str, device: str) -> None:
-    reference: Any = Reference()
-    reference.score = score
+    reference: Any = Reference.__new__(Reference)
+    reference.plan = PruningPlan(thresholds=(0.0,), score=score)
     reference.weights, reference.distance_bias = OneLayer(), None
     runs = Ragged.pack([torch.zeros(n) for n in LENGTHS])
     hidden = numbers(sum(LENGTHS) + SPARE, WIDTH, dtype=torch.float32, device="cpu", live=sum(LENGTHS))

@@ -4,22 +4,26 @@ from typing import Protocol
 
 from torch import Tensor
 
+from thresher.core.cost import EncoderShape
+from thresher.core.plan import PruningPlan
+from thresher.engine.inputs import Tables
 from thresher.engine.ragged import Ragged
-from thresher.engine.weights import Weights
 
 
 class Backend(Protocol):
-    """Operations on packed tokens. hidden: (total, width) in the backend's own dtype; scores are float32."""
+    """Operations on packed tokens, of one model with its plan.
+
+    hidden: (total, width) in the backend's own dtype; scores are float32.
+    """
 
     name: str
     dtype: str
     device: str
-    longest_first: bool  # whether runs of equal length should be neighbours
+    plan: PruningPlan
+    shape: EncoderShape
+    tables: Tables
+    longest_first: bool  # whether sequences of equal length should be neighbours
     row_step: int  # hidden states have a multiple of this many rows; those after the live ones mean nothing
-
-    def prepare(self, weights: Weights, *, score: str, alone: int | None = None) -> None:
-        """Take the weights over, converted once, and what tokens are judged by: PruneConfig's score. `alone` is the
-        layer that passes on first tokens only, the last if not given."""
 
     def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
         """Token ids (total,) to the first layer's input (total, width)."""
@@ -28,7 +32,7 @@ class Backend(Protocol):
         """Self-attention inside each run: context (as many rows as hidden) and, if asked, relative scores (total,)."""
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
-        """Attention of each run's first token only, in the layer `alone`: (batch, width)."""
+        """Attention of each run's first token only, in the plan's layer `alone`: (batch, width)."""
 
     def attend_alone(self, index: int, hidden: Tensor) -> Tensor:
         """Of first tokens that are alone, in later layers: each takes its own value. (rows, width)."""
@@ -37,4 +41,4 @@ class Backend(Protocol):
         """Output projection, residual and norm, FFN, residual and norm. All (rows, width)."""
 
     def head(self, hidden: Tensor) -> Tensor:
-        """First tokens (batch, width) to float32 logits (batch, outputs)."""
+        """What the head reads (batch, width) to its outputs (batch, outputs), in float32 or better."""

@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from thresher.core.plan import PruningPlan
 from thresher.engine.backends.feedforward import FeedForward, StaticFeedForward
 from thresher.engine.backends.linear import LINEARS, StaticInt8, check_int8
+from thresher.engine.inputs import Tables
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.engine.weights import Affine, Layer, LayerSteps, Norm, Weights, converted
 from thresher.errors import ModelError
@@ -48,24 +50,31 @@ class Cpu:
     # batch would have shapes of its own.
     row_step = 16
 
-    def __init__(self, dtype: str = "fp32", steps: Sequence[LayerSteps] = ()) -> None:
+    def __init__(
+        self, weights: Weights, plan: PruningPlan, *, dtype: str = "fp32", steps: Sequence[LayerSteps] = ()
+    ) -> None:
         """`steps`, one per layer, are what int8-static needs."""
+        self.plan, self.shape, self.tables = plan, weights.shape, Tables.of(weights)
         self.dtype, self.steps = dtype, steps
         # int8 products take and give float32; only bf16 keeps its activations in half precision.
         self.activation_dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
         if dtype.startswith("int8"):
             check_int8()
-
-    def prepare(self, weights: Weights, *, score: str, alone: int | None = None) -> None:
-        self.score = score
         weights = converted(weights, dtype=torch.float32, device=self.device)
-        if self.dtype == "int8-static":
-            check_steps(self.steps, weights)
-        alone, width = len(weights.layers) - 1 if alone is None else alone, weights.shape.width
-        self.first_query = self._projection(weights.layers[alone], alone, slice(width))
+        if dtype == "int8-static":
+            check_steps(steps, weights)
+        self.first_query, self.layers = self._layers(weights)
+        self.weights = replace(weights, layers=[])
+
+    def _layers(self, weights: Weights) -> "tuple[Product | None, list[CpuLayer]]":
+        """Queries of first tokens where these alone ask, and the layers with what is left of their projections."""
+        alone, width = self.plan.alone, weights.shape.width
+        first_query = (
+            None if alone == self.plan.layers else self._projection(weights.layers[alone], alone, slice(width))
+        )
         made: dict[int, CpuLayer] = {}  # ALBERT's passes share one layer
         projections: dict[tuple[int, int], Product] = {}
-        self.layers = []
+        layers = []
         for index, layer in enumerate(weights.layers):
             left_out = width * ((index >= alone) + (index > alone))  # of the outputs: queries, and then keys
             part = (id(layer), left_out)
@@ -73,8 +82,8 @@ class Cpu:
                 projections[part] = self._projection(layer, index, slice(left_out, None))
             if id(layer) not in made:
                 made[id(layer)] = self._convert(layer, index, projections[part])
-            self.layers.append(replace(made[id(layer)], qkv=projections[part]))
-        self.weights = replace(weights, layers=[])
+            layers.append(replace(made[id(layer)], qkv=projections[part]))
+        return first_query, layers
 
     def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
         weights = self.weights
@@ -105,6 +114,7 @@ class Cpu:
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
         heads, width = self.layers[index].heads, hidden.shape[-1]
         first = F.pad(runs.first, (0, idle_rows(len(runs.first), self.row_step)))
+        assert self.first_query is not None  # the plan has a layer for first tokens only
         queries = self.first_query(hidden.index_select(0, first))
         key_value = self.layers[index].qkv(hidden)
         context = torch.empty(len(runs.first), width, dtype=torch.float32)
@@ -127,11 +137,9 @@ class Cpu:
         attended = _normed(layer.attention_output(context).add_(hidden), layer.attention_norm)
         return _normed(layer.feed_forward(attended).add_(attended), layer.output_norm)
 
-    def head(self, hidden: Tensor) -> Tensor:
+    def head(self, states: Tensor) -> Tensor:
         """In fp32: one row per text, so its speed does not matter and its precision does."""
-        weights, hidden = self.weights, hidden.float()
-        pooled = weights.head_activation(F.linear(hidden, weights.head_dense.weight, weights.head_dense.bias))
-        return F.linear(pooled, weights.head_output.weight, weights.head_output.bias)
+        return self.weights.head(states.float())
 
     def _probabilities(self, query: Tensor, key: Tensor, *, at: Tensor, of: Tensor) -> Tensor:
         """(count x heads, queries, keys) in fp32; at (count, queries), of (count, keys): original positions."""
@@ -149,13 +157,13 @@ class Cpu:
         probabilities: (count x heads, length, length), value: (count x heads, length, head width), both fp32.
         """
         count, length = out.shape
-        if self.score == "value":
+        if self.plan.score == "value":
             probabilities = probabilities.sum(dim=1).mul_(torch.linalg.vector_norm(value, dim=-1))
         torch.sum(probabilities.view(count, -1, length), dim=1, out=out)
 
     def _relative(self, received: Tensor, runs: Ragged, heads: int) -> Tensor:
         """(total,) scores, 1 on average in every run; of all runs at once, because a batch may have many groups."""
-        if self.score == "attention":
+        if self.plan.score == "attention":
             return received.div_(heads)
         owner = torch.repeat_interleave(runs.lengths)
         mean = torch.zeros(len(runs.lengths)).index_add_(0, owner, received).div_(runs.lengths)

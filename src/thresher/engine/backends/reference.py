@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from thresher.core.plan import PruningPlan
 from thresher.core.scores import at_least_float32
+from thresher.engine.inputs import Tables
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import Affine, Layer, Norm, Weights, converted
 
@@ -20,16 +22,15 @@ class Reference:
     longest_first = False
     row_step = 1
 
-    def __init__(self, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
-        self.torch_dtype, self.device = dtype, device
+    def __init__(
+        self, weights: Weights, plan: PruningPlan, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    ) -> None:
+        self.plan, self.shape, self.tables, self.device = plan, weights.shape, Tables.of(weights), device
         self.dtype = next(name for name, known in DTYPES.items() if known == dtype)
-
-    def prepare(self, weights: Weights, *, score: str, alone: int | None = None) -> None:
-        self.score = score
-        self.weights = converted(weights, dtype=self.torch_dtype, device=self.device)
+        self.weights = converted(weights, dtype=dtype, device=device)
         # Scores decide what is dropped: their bias stays exact.
         bias = weights.distance_bias
-        self.distance_bias = None if bias is None else bias.to(self.device)
+        self.distance_bias = None if bias is None else bias.to(device)
 
     def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
         weights = self.weights
@@ -67,10 +68,8 @@ class Reference:
         inner = layer.activation(self.linear(attended, layer.ffn_in))
         return self.norm(self.linear(inner, layer.ffn_out) + attended, layer.output_norm)
 
-    def head(self, hidden: Tensor) -> Tensor:
-        weights = self.weights
-        pooled = weights.head_activation(self.linear(hidden, weights.head_dense))
-        return at_least_float32(self.linear(pooled, weights.head_output))
+    def head(self, states: Tensor) -> Tensor:
+        return self.weights.head(states)
 
     def linear(self, values: Tensor, affine: Affine) -> Tensor:
         return F.linear(values, affine.weight, affine.bias)
@@ -100,7 +99,7 @@ class Reference:
     def _relative(self, probabilities: Tensor, value: Tensor) -> Tensor:
         """(n,) scores of one run, 1 on average. probabilities: (heads, n, n), value: (heads, n, head width)."""
         received = probabilities.sum(dim=1)  # (heads, n)
-        if self.score == "attention":
+        if self.plan.score == "attention":
             return received.mean(dim=0)
         lengths: Tensor = at_least_float32(value).norm(dim=-1)
         moved = (received * lengths).sum(dim=0)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thresher.config import PruneConfig
+from thresher.core.plan import PruningPlan
 from thresher.engine.inputs import Tables, protected_rows
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import Weights
@@ -77,8 +77,8 @@ class HostBatch:
 class Packer:
     """Fills buffers with texts, in their order."""
 
-    def __init__(self, weights: Weights, tables: Tables, config: PruneConfig, *, pinned: bool) -> None:
-        self.weights, self.tables, self.config, self.pinned = weights, tables, config, pinned
+    def __init__(self, weights: Weights, tables: Tables, plan: PruningPlan, *, pinned: bool) -> None:
+        self.weights, self.tables, self.plan, self.pinned = weights, tables, plan, pinned
         self.typed = weights.token_type is not None
 
     def lengths(self, input_ids: Sequence[Sequence[int]]) -> Tensor:
@@ -114,7 +114,7 @@ class Packer:
             sequences=torch.arange(len(lengths)),
         )
         parts.position_rows[:total] = self.weights.position_rows(runs)
-        flags[:] = protected_rows(runs, self.config)
+        flags[:] = protected_rows(runs, self.plan)
         return buffer
 
 

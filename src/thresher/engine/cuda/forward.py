@@ -1,92 +1,69 @@
-"""The layer loop on the GPU. It never waits for the device; what follows a pruning may, and is the caller's."""
+"""The layer loop on the GPU. It never waits for the device; what follows a pruning may: see live.py."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
+import torch
 from torch import Tensor
 
-from thresher.config import PruneConfig
+from thresher.core.plan import PruningPlan
 from thresher.engine.cuda.batch import Inputs
+from thresher.engine.cuda.live import Counts, Live
 from thresher.engine.cuda.model import GpuLayer, GpuModel
 from thresher.engine.cuda.products import Count, normed_product, product
-from thresher.engine.inputs import alone_in
 from thresher.engine.kernels.attention import attention
+from thresher.engine.kernels.behind import leave_behind, mean_behind
 from thresher.engine.kernels.embeddings import embed
 from thresher.engine.kernels.first import attend_first
 from thresher.engine.kernels.linear import linear_in_parts, plan
 from thresher.engine.kernels.prune import Kept, prune
 
 
-@dataclass(frozen=True)
-class Live:
-    """The tokens that are left. positions: (capacity,) int32, protected: (capacity,) bool, cu_seqlens: int32."""
-
-    cu_seqlens: Tensor
-    positions: Tensor
-    protected: Tensor
-    max_length: int
-    tokens: Count
-    sequences: Count
-
-    @property
-    def mostly_long(self) -> bool:
-        return self.tokens.expected > 64 * self.sequences.expected
-
-
-# After a pruning: what is live now, and the old rows of the new ones (None: all stayed where they were).
-Settle = Callable[[Kept, Live], tuple[Live, Tensor | None]]
-
-
 class Forward:
-    """One model with its thresholds."""
+    """One model with its plan."""
 
-    def __init__(self, model: GpuModel, thresholds: Sequence[float], config: PruneConfig) -> None:
-        self.model, self.thresholds, self.config = model, thresholds, config
+    def __init__(self, model: GpuModel, plan: PruningPlan) -> None:
+        self.model, self.plan = model, plan
 
-    @property
-    def alone(self) -> int:
-        """The layer that passes on first tokens only."""
-        return alone_in(self.thresholds, self.config)
-
-    @property
-    def pruning_layers(self) -> list[int]:
-        """Layers that read scores. Where first tokens only are passed on, none is needed."""
-        return [index for index, threshold in enumerate(self.thresholds[: self.alone]) if threshold > 0]
-
-    def __call__(self, inputs: Inputs, live: Live, settle: Settle) -> Tensor:
-        """Logits (sequences, outputs) in float32."""
-        hidden, layers, alone, config = self._embedded(inputs, live), self.model.layers, self.alone, self.config
-        for layer, threshold in zip(layers[:alone], self.thresholds[:alone], strict=True):
-            qkv = product(hidden, layer.qkv, live.tokens)
-            context, received = attention(
-                qkv,
-                live.cu_seqlens,
-                heads=layer.heads,
-                max_length=live.max_length,
-                score=config.score if threshold > 0 else None,
-                positions=live.positions,
-                distance_bias=self.model.distance_bias,
-                mostly_long=live.mostly_long,
-            )
+    def __call__(self, inputs: Inputs, counts: Counts) -> Tensor:
+        """The head's outputs (sequences, outputs) in float32."""
+        hidden, live, plan = self._embedded(inputs, counts.live), counts.live, self.plan
+        starts, states = live.cu_seqlens, torch.empty_like(hidden) if plan.restores else None
+        for layer, threshold in zip(self.model.layers[: plan.alone], plan.thresholds, strict=False):
+            context, received = self._attend(layer, hidden, live, scored=threshold > 0)
             rows = None
             if received is not None:
-                kept = prune(
-                    received,
-                    live.cu_seqlens,
-                    live.positions,
-                    live.protected,
-                    threshold=threshold,
-                    max_length=live.max_length,
-                    scale=config.scale,
-                    score=config.score,
-                )
-                live, rows = settle(kept, live)
+                kept = self._prune(received, live, threshold)
+                if states is not None:
+                    leave_behind(states, hidden, live.cu_seqlens, live.positions, starts, keep=kept.keep)
+                live, rows = counts.settle(kept, live)
             hidden = _finish(layer, context, hidden, live.tokens, rows=rows, residual_rows=rows)
-        hidden = self._of_first_tokens(layers[alone], hidden, live)
-        for layer in layers[alone + 1 :]:  # a token that is alone takes its own value
-            value = product(hidden, layer.projection(2), live.sequences)
-            hidden = _finish(layer, value, hidden, live.sequences, rows=None, residual_rows=None)
-        return self._head(hidden, live.sequences)
+        if states is None:
+            return self._head(self._of_first_tokens(hidden, live), live.sequences)
+        leave_behind(states, hidden, live.cu_seqlens, live.positions, starts, keep=None)
+        return self._head(mean_behind(states, starts), live.sequences)
+
+    def _attend(self, layer: GpuLayer, hidden: Tensor, live: Live, *, scored: bool) -> tuple[Tensor, Tensor | None]:
+        """Context (capacity, width), and what each token received in every head where it is asked for."""
+        return attention(
+            product(hidden, layer.qkv, live.tokens),
+            live.cu_seqlens,
+            heads=layer.heads,
+            max_length=live.max_length,
+            score=self.plan.score if scored else None,
+            positions=live.positions,
+            distance_bias=self.model.distance_bias,
+            mostly_long=live.mostly_long,
+        )
+
+    def _prune(self, received: Tensor, live: Live, threshold: float) -> Kept:
+        return prune(
+            received,
+            live.cu_seqlens,
+            live.positions,
+            live.protected,
+            threshold=threshold,
+            max_length=live.max_length,
+            scale=self.plan.scale,
+            score=self.plan.score,
+        )
 
     def _embedded(self, inputs: Inputs, live: Live) -> Tensor:
         model, norm = self.model, self.model.embedding_norm
@@ -104,8 +81,9 @@ class Forward:
         )
         return hidden if model.projection is None else product(hidden, model.projection, live.tokens)
 
-    def _of_first_tokens(self, layer: GpuLayer, hidden: Tensor, live: Live) -> Tensor:
-        """The layer that passes on these only: (sequences, width)."""
+    def _of_first_tokens(self, hidden: Tensor, live: Live) -> Tensor:
+        """The layers that pass on these only: (sequences, width)."""
+        layer, *rest = self.model.layers[self.plan.alone :]
         first = live.cu_seqlens[:-1]
         query = product(hidden, layer.projection(0), live.sequences, rows=first)
         key_value = product(hidden, layer.projection(1, 2), live.tokens)
@@ -117,15 +95,25 @@ class Forward:
             positions=live.positions,
             distance_bias=self.model.distance_bias,
         )
-        return _finish(layer, context, hidden, live.sequences, rows=None, residual_rows=first)
+        hidden = _finish(layer, context, hidden, live.sequences, rows=None, residual_rows=first)
+        for layer in rest:  # a token that is alone takes its own value
+            value = product(hidden, layer.projection(2), live.sequences)
+            hidden = _finish(layer, value, hidden, live.sequences, rows=None, residual_rows=None)
+        return hidden
 
-    def _head(self, hidden: Tensor, count: Count) -> Tensor:
-        model = self.model
-        pooled = model.head_activation(product(hidden, model.head_dense, count))
-        tile, _ = plan(count.expected, model.head_output.weight)
-        # As one part, because parts are float32: so are logits.
-        logits = linear_in_parts(pooled, model.head_output.weight, parts=1, count=count.on_device, tile=tile)[0]
-        return logits + model.head_output.bias
+    def _head(self, read: Tensor, count: Count) -> Tensor:
+        """(sequences, width) -> (sequences, outputs) in float32."""
+        head = self.model.head
+        if head.dense is not None:
+            read = product(read.to(head.dense.weight.dtype), head.dense, count)
+        if head.activation is not None:
+            read = head.activation(read)
+        if head.output is not None:
+            tile, _ = plan(count.expected, head.output.weight)
+            # As one part, because parts are float32: so are outputs.
+            parts = linear_in_parts(read, head.output.weight, parts=1, count=count.on_device, tile=tile)
+            read = parts[0] + head.output.bias
+        return head.shaped(read.float()).contiguous()
 
 
 def _finish(

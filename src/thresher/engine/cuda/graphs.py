@@ -2,21 +2,49 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from thresher.engine.cuda.batch import Inputs, Layout
+from thresher.engine.cuda.forward import Forward
+from thresher.engine.cuda.live import Numbers, OnDevice
 
 FINE_FROM = 2048  # tokens
 _capturing = threading.Lock()  # while one engine captures, no other may wait for the device
 GRAPHS = 32  # kept at a time; the one that was not used for longest goes first
-# All of the work, given back as one tensor; with the tokens to expect before and after each pruning, or None.
-Run = Callable[[Inputs, Layout, Sequence[int] | None], Tensor]
-Seen = Callable[[Tensor, Layout], Sequence[int]]  # such numbers, from a result
+
+
+class OnePass:
+    """The forward pass without the host. All that it gives is in one int32 tensor, so that one copy brings it back:
+    outputs, and where sequences start, at first and after each pruning."""
+
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
+
+    def __call__(self, inputs: Inputs, layout: Layout, expected: Sequence[int] | None) -> Tensor:
+        """`expected`: tokens before and after each pruning, or None."""
+        plan = self.forward.plan
+        counts = OnDevice(inputs, layout, expected or [layout.tokens] * (1 + len(plan.pruning_layers)))
+        outputs = self.forward(inputs, counts)
+        return torch.cat([outputs.view(torch.int32).flatten(), inputs.cu_seqlens, *counts.starts])
+
+    def apart(self, result: Tensor, layout: Layout) -> tuple[Numbers, Numbers]:
+        """Outputs (sequences, outputs), and where sequences start, (1 + prunings, sequences + 1)."""
+        rows = 1 + len(self.forward.plan.pruning_layers)
+        numbers: Numbers = result.numpy()
+        split = len(numbers) - rows * (layout.sequences + 1)
+        outputs = numbers[:split].view(np.float32).reshape(layout.sequences, -1)
+        return outputs, numbers[split:].reshape(rows, -1)
+
+    def tokens_seen(self, result: Tensor, layout: Layout) -> list[int]:
+        """In all, and after each pruning."""
+        seen: list[int] = self.apart(result, layout)[1][:, -1].tolist()
+        return seen
 
 
 def bucket_of(*, tokens: int, sequences: int, longest: int, positions: int, typed: bool) -> Layout:
@@ -38,7 +66,7 @@ def _stepped(number: int, *, least: int, steps: int) -> int:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Captured:
     """Fixed places for input, on the device, and result, on the host, and what turns one into the other."""
 
     inputs: Tensor
@@ -49,9 +77,9 @@ class Recorded:
 class Graphs:
     """Captured lazily. Without `capture`, for the interpreter, the same work is run anew each time."""
 
-    def __init__(self, run: Run, seen: Seen, *, device: str, capture: bool) -> None:
-        self.run, self.seen, self.device, self.capture = run, seen, device, capture
-        self.recorded: OrderedDict[Layout, Recorded] = OrderedDict()
+    def __init__(self, run: OnePass, *, device: str, capture: bool) -> None:
+        self.run, self.device, self.capture = run, device, capture
+        self.captured: OrderedDict[Layout, Captured] = OrderedDict()
         # One pool for all: a replay's intermediates are dead at its end, and replays never overlap. One stream, too:
         # memory that was freed on one is not given out on another.
         self.pool = torch.cuda.graph_pool_handle() if capture else None
@@ -61,28 +89,28 @@ class Graphs:
         """The result for a filled buffer, both on the host; valid until the next call."""
         if not self.capture:
             return self.run(layout.views(buffer.to(self.device)), layout, None)
-        recorded = self.recorded.get(layout)
-        if recorded is None:
+        captured = self.captured.get(layout)
+        if captured is None:
             with _capturing:
-                recorded = self._record(layout, buffer)
-        self.recorded.move_to_end(layout)
-        recorded.inputs.copy_(buffer, non_blocking=True)
-        recorded.graph.replay()
+                captured = self._captured(layout, buffer)
+        self.captured.move_to_end(layout)
+        captured.inputs.copy_(buffer, non_blocking=True)
+        captured.graph.replay()
         torch.cuda.current_stream().synchronize()
-        return recorded.result
+        return captured.result
 
-    def _record(self, layout: Layout, buffer: Tensor) -> Recorded:
+    def _captured(self, layout: Layout, buffer: Tensor) -> Captured:
         """The first batch of a bucket shows how many tokens are left where; tiles are chosen for that."""
-        while len(self.recorded) >= GRAPHS:
+        while len(self.captured) >= GRAPHS:
             torch.cuda.synchronize()
-            self.recorded.popitem(last=False)
+            self.captured.popitem(last=False)
         inputs = buffer.to(self.device)
         views = layout.views(inputs)
         stream = self.stream
         assert stream is not None  # there is one to capture on
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            expected = self.seen(self.run(views, layout, None).cpu(), layout)
+            expected = self.run.tokens_seen(self.run(views, layout, None).cpu(), layout)
             result = self.run(views, layout, expected)  # compiles, which cannot happen during a capture
             host = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
         torch.cuda.current_stream().wait_stream(stream)
@@ -90,5 +118,5 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=stream, capture_error_mode="thread_local"):
             host.copy_(self.run(views, layout, expected), non_blocking=True)
-        self.recorded[layout] = Recorded(inputs=inputs, result=host, graph=graph)
-        return self.recorded[layout]
+        self.captured[layout] = Captured(inputs=inputs, result=host, graph=graph)
+        return self.captured[layout]

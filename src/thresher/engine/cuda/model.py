@@ -1,13 +1,13 @@
 """Weights in the form the GPU computes with."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from thresher.engine.kernels.linear import ALIGNED
-from thresher.engine.weights import Affine, Layer, Norm, Weights, activation_name
+from thresher.engine.weights import Affine, HeadWeights, Layer, Norm, Weights, activation_name
 from thresher.errors import ModelError
 
 
@@ -46,10 +46,7 @@ class GpuModel:
     projection: Affine | None
     layers: list[GpuLayer]
     distance_bias: Tensor | None
-    head_dense: Affine
-    head_activation: Callable[[Tensor], Tensor]
-    head_output: Affine
-    width: int
+    head: HeadWeights
 
 
 def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
@@ -85,7 +82,7 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
         )
 
     made = {id(each): layer(each) for each in {id(each): each for each in weights.layers}.values()}
-    bias = weights.distance_bias
+    bias, head = weights.distance_bias, weights.head
     return GpuModel(
         word=tensor(weights.word),
         position=tensor(weights.position),
@@ -94,8 +91,9 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
         projection=None if weights.projection is None else affine(weights.projection),
         layers=[made[id(each)] for each in weights.layers],
         distance_bias=None if bias is None else tensor(bias.t(), torch.float32).t(),
-        head_dense=affine(weights.head_dense),
-        head_activation=weights.head_activation,
-        head_output=affine(weights.head_output),
-        width=weights.shape.width,
+        head=replace(
+            head,
+            dense=None if head.dense is None else affine(head.dense),
+            output=None if head.output is None else affine(head.output),
+        ),
     )

@@ -12,6 +12,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+from tests.engine.makers import engine_with, reference  # noqa: E402
 from tests.models.families import (  # noqa: E402
     FAMILIES,
     LAYERS,
@@ -22,16 +23,16 @@ from tests.models.families import (  # noqa: E402
     ragged,
     tiny_model,
 )
-from thresher.config import PruneConfig  # noqa: E402
-from thresher.engine.backends.reference import Reference  # noqa: E402
-from thresher.engine.cuda import classifier as module  # noqa: E402
-from thresher.engine.cuda import graphs, products  # noqa: E402
-from thresher.engine.cuda.classifier import CudaClassifier  # noqa: E402
+from thresher.core.plan import PruningPlan  # noqa: E402
+from thresher.engine.cuda import executor as module  # noqa: E402
+from thresher.engine.cuda import graphs, live, products  # noqa: E402
+from thresher.engine.cuda.executor import CudaExecutor  # noqa: E402
+from thresher.engine.executor import Output  # noqa: E402
 from thresher.engine.kernels import linear  # noqa: E402
-from thresher.engine.packed import Output, PackedClassifier  # noqa: E402
 from thresher.engine.weights import read_weights  # noqa: E402
 from thresher.errors import ConfigError, ModelError  # noqa: E402
 from thresher.models.attach import gates_of  # noqa: E402
+from thresher.models.plan import plan_of  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MODES = ("sync", "graph")
@@ -55,23 +56,18 @@ def pruned(name: str, thresholds: tuple[float, ...] = SOME, **settings: Any) -> 
     return model
 
 
-def settings_of(model: Any, dial: float = 1.0) -> dict[str, Any]:
-    gates = gates_of(model)
-    return {"thresholds": gates.thresholds.tolist(), "config": gates.config, "dial": dial}
-
-
-def classifier(model: Any, mode: str, dtype: str = "fp32", dial: float = 1.0) -> CudaClassifier:
-    return CudaClassifier(read_weights(model), dtype, **settings_of(model, dial), mode=mode, device=DEVICE)
+def executor(model: Any, mode: str, dtype: str = "fp32", dial: float = 1.0) -> CudaExecutor:
+    return CudaExecutor(read_weights(model), plan_of(model, dial=dial), dtype=dtype, mode=mode, device=DEVICE)
 
 
 def expected_of(model: Any, ids: list[list[int]], types: Any = None, dial: float = 1.0) -> Output:
-    return PackedClassifier(read_weights(model), Reference(), **settings_of(model, dial)).logits(ids, types)
+    return engine_with(model, reference(), dial).compute(ids, types)
 
 
 def assert_same(found: Output, expected: Output) -> None:
     assert found.kept.tolist() == expected.kept.tolist()
-    assert found.logits.dtype == torch.float32 and not found.logits.is_cuda
-    torch.testing.assert_close(found.logits, expected.logits.float(), atol=2e-4, rtol=2e-4)
+    assert found.outputs.dtype == torch.float32 and not found.outputs.is_cuda
+    torch.testing.assert_close(found.outputs, expected.outputs.float(), atol=2e-4, rtol=2e-4)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -81,7 +77,7 @@ def test_agrees_with_the_reference(name: str, mode: str) -> None:
     ids = texts(model)
     expected = expected_of(model, ids)
     assert int(expected.kept[:, -2].sum()) < 0.6 * sum(MIXED)
-    assert_same(classifier(model, mode).logits(ids), expected)
+    assert_same(executor(model, mode).compute(ids), expected)
 
 
 @pytest.mark.gpu
@@ -92,7 +88,7 @@ def test_by_value_every_family_agrees_with_the_reference(name: str, mode: str) -
     ids = texts(model)
     expected = expected_of(model, ids)
     assert int(expected.kept[:, -2].sum()) < 0.7 * sum(MIXED)
-    assert_same(classifier(model, mode).logits(ids), expected)
+    assert_same(executor(model, mode).compute(ids), expected)
 
 
 VARIANTS: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {
@@ -121,7 +117,7 @@ def test_every_rule_of_the_gates(variant: str, mode: str) -> None:
     ids = texts(model, SHORT)
     ids[0][4] = ids[2][9] = SEPARATOR
     ids[1][3] = model.config.pad_token_id
-    assert_same(classifier(model, mode).logits(ids), expected_of(model, ids))
+    assert_same(executor(model, mode).compute(ids), expected_of(model, ids))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -129,7 +125,7 @@ def test_every_rule_of_the_gates(variant: str, mode: str) -> None:
 def test_batches_of_any_shape(lengths: tuple[int, ...], mode: str) -> None:
     model = pruned("bert")
     ids = texts(model, lengths)
-    assert_same(classifier(model, mode).logits(ids), expected_of(model, ids))
+    assert_same(executor(model, mode).compute(ids), expected_of(model, ids))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -137,7 +133,7 @@ def test_dial_and_token_types(mode: str) -> None:
     model = pruned("bert")
     ids, types = [[11, 12, 13, 14], [14, 15], [16, 17, 18]], [[0, 0, 1, 1], None, [0, 1, 1]]
     for dial in (0.0, 1.3):
-        found = classifier(model, mode, dial=dial).logits(ids, types)
+        found = executor(model, mode, dial=dial).compute(ids, types)
         assert_same(found, expected_of(model, ids, types, dial))
     assert found.kept[:, 1].tolist() != [4, 2, 3]
 
@@ -148,12 +144,12 @@ def test_dial_and_token_types(mode: str) -> None:
 )
 def test_a_text_does_not_notice_its_neighbours(name: str, mode: str, score: str) -> None:
     model = pruned(name, score=score)
-    ids, engine = texts(model), classifier(model, mode)
-    together = engine.logits(ids)
+    ids, engine = texts(model), executor(model, mode)
+    together = engine.compute(ids)
     for row in (0, 1):
-        alone = engine.logits([ids[row]])
+        alone = engine.compute([ids[row]])
         assert torch.equal(alone.kept[0], together.kept[row])
-        torch.testing.assert_close(alone.logits[0], together.logits[row], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(alone.outputs[0], together.outputs[row], atol=1e-4, rtol=1e-4)
 
 
 def test_products_in_parts_and_other_activations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,35 +158,36 @@ def test_products_in_parts_and_other_activations(monkeypatch: pytest.MonkeyPatch
     model = tiny_model("bert", hidden_act="relu")
     prune_with_(model)
     ids = texts(model, SHORT)
-    engine = classifier(model, "graph")
-    assert engine.forward.model.layers[0].activation == "none"
-    assert_same(engine.logits(ids), expected_of(model, ids))
+    engine = executor(model, "graph")
+    assert engine.model.layers[0].activation == "none"
+    assert_same(engine.compute(ids), expected_of(model, ids))
 
 
 def test_the_approximate_gelu() -> None:
     model = tiny_model("albert")
     prune_with_(model)
-    ids, engine = texts(model, SHORT), classifier(model, "sync")
-    assert engine.forward.model.layers[0].activation == "gelu_tanh"
-    assert_same(engine.logits(ids), expected_of(model, ids))
+    ids, engine = texts(model, SHORT), executor(model, "sync")
+    assert engine.model.layers[0].activation == "gelu_tanh"
+    assert_same(engine.compute(ids), expected_of(model, ids))
 
 
 @pytest.mark.parametrize(("mode", "allowed"), [("sync", 3), ("graph", 0)])
 def test_how_often_the_host_waits(mode: str, allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once per pruning layer and once for the results; a quiet layer costs nothing. A graph waits for its end alone."""
     model = pruned("bert", (0.0, 0.8, 0.9, 1.0))
-    engine, ids = classifier(model, mode), texts(model, (5, 9))
+    engine, ids = executor(model, mode), texts(model, (5, 9))
     packed = engine.pack(ids)
     if DEVICE == "cuda":
         engine.run(packed)  # compiles and captures
         torch.cuda.set_sync_debug_mode("error")
-    waits, to_host = [], engine._to_host
+    waits, to_host = [], live.to_host
 
     def counted(values: torch.Tensor) -> torch.Tensor:
         waits.append(values)
         return to_host(values)
 
-    monkeypatch.setattr(engine, "_to_host", counted)
+    monkeypatch.setattr(live, "to_host", counted)
+    monkeypatch.setattr(module, "to_host", counted)
     try:
         engine.run(packed)
     finally:
@@ -217,50 +214,48 @@ def test_buckets() -> None:
 def test_tiles_are_chosen_for_the_tokens_of_the_first_batch() -> None:
     """In all, and after each pruning: what came back is read as it was written."""
     model = pruned("bert")
-    engine, ids = classifier(model, "graph"), texts(model)
+    engine, ids = executor(model, "graph"), texts(model)
     batch = engine.pack(ids)
-    result = engine._without_host(batch.layout.views(batch.buffer.to(DEVICE)), batch.layout, None).cpu()
-    kept = engine.run(batch).kept[:, engine.forward.pruning_layers].sum(0).tolist()
-    assert engine._tokens_seen(result, batch.layout) == [sum(map(len, ids)), *kept]
+    result = engine.graphs.run(batch.layout.views(batch.buffer.to(DEVICE)), batch.layout, None).cpu()
+    kept = engine.run(batch).kept[:, list(engine.plan.pruning_layers)].sum(0).tolist()
+    assert engine.graphs.run.tokens_seen(result, batch.layout) == [sum(map(len, ids)), *kept]
 
 
 def test_a_matrix_that_descriptors_cannot_hold_is_refused() -> None:
     model = tiny_model("bert", intermediate_size=36)
     with pytest.raises(ModelError, match="36 inputs, and the GPU kernels need a multiple of 8"):
-        CudaClassifier(
-            read_weights(model), "fp16", thresholds=[0.0] * LAYERS, config=PruneConfig(), mode="sync", device=DEVICE
-        )
+        CudaExecutor(read_weights(model), PruningPlan.dense(LAYERS), mode="sync", device=DEVICE)
 
 
 def test_auto_goes_by_tokens_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = classifier(pruned("bert"), "auto")
+    engine = executor(pruned("bert"), "auto")
     monkeypatch.setattr(module, "GRAPH_UP_TO_TOKENS", 5)
     assert [engine.pack([[11] * n]).mode for n in (5, 6)] == ["graph", "sync"]
     assert "up to 5 tokens run as one CUDA graph" in engine.describe()["mode_why"]
-    assert classifier(pruned("bert"), "sync").describe()["mode_why"] == "sync was asked for"
+    assert executor(pruned("bert"), "sync").describe()["mode_why"] == "sync was asked for"
 
 
 def test_bad_input() -> None:
     model = pruned("bert")
-    engine = classifier(model, "sync")
+    engine = executor(model, "sync")
     for bad in ([[1, 2], []], []):
         with pytest.raises(ModelError, match="at least one token"):
-            engine.logits(bad)
+            engine.compute(bad)
     with pytest.raises(ModelError, match="65 tokens are more than the model's 64 positions"):
-        engine.logits([[11] * 65])
+        engine.compute([[11] * 65])
     with pytest.raises(ConfigError, match="mode = 'fast' is not one of the cuda backend's: auto, sync, graph"):
-        classifier(model, "fast")
+        executor(model, "fast")
     with pytest.raises(ConfigError, match="dtype = 'int8' is not one of the cuda backend's"):
-        classifier(model, "sync", "int8")
+        executor(model, "sync", "int8")
     with pytest.raises(ConfigError, match="dial = -1"):
-        classifier(model, "sync", dial=-1.0)
+        executor(model, "sync", dial=-1.0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
 def test_without_a_gpu() -> None:
     weights = read_weights(tiny_model("bert"))
     with pytest.raises(ModelError, match="device cuda is not available here"):
-        CudaClassifier(weights, thresholds=[0.0] * LAYERS, config=PruneConfig())
+        CudaExecutor(weights, PruningPlan.dense(LAYERS))
 
 
 HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -273,10 +268,10 @@ def half_precision_is_as_exact_as_plain_torch(name: str, mode: str, dtype: str) 
     """
     model = pruned(name, (0.0,) * LAYERS)
     ids = texts(model, (16, 1, 7, 33))
-    exact = expected_of(model, ids).logits
-    plain = PackedClassifier(read_weights(model), Reference(HALVES[dtype], DEVICE), **settings_of(model)).logits(ids)
-    found = classifier(model, mode, dtype).logits(ids)
-    error, allowed = ((each.logits - exact).abs() for each in (found, plain))
+    exact = expected_of(model, ids).outputs
+    plain = engine_with(model, reference(HALVES[dtype], DEVICE)).compute(ids)
+    found = executor(model, mode, dtype).compute(ids)
+    error, allowed = ((each.outputs - exact).abs() for each in (found, plain))
     assert error.mean() <= 2 * allowed.mean() + 1e-4, f"error {error.mean():.3g}, plain torch {allowed.mean():.3g}"
     assert error.max() <= 4 * allowed.max() + 1e-4
 
@@ -301,11 +296,11 @@ def test_half_precision(name: str, mode: str, dtype: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_ten_runs_are_equal_to_the_last_bit(mode: str, dtype: str, score: str) -> None:
     model = pruned("mpnet", score=score)
-    ids, engine = texts(model), classifier(model, mode, dtype)
-    first = engine.logits(ids)
+    ids, engine = texts(model), executor(model, mode, dtype)
+    first = engine.compute(ids)
     for _ in range(9):
-        again = engine.logits(ids)
-        assert torch.equal(first.logits, again.logits) and torch.equal(first.kept, again.kept)
+        again = engine.compute(ids)
+        assert torch.equal(first.outputs, again.outputs) and torch.equal(first.kept, again.kept)
 
 
 @pytest.mark.gpu
@@ -315,26 +310,26 @@ def test_both_ways_give_the_same(name: str, dtype: str) -> None:
     """Dense, so that rounding in the products cannot flip a decision; those are compared in float32 above."""
     model = pruned(name, (0.0,) * LAYERS)
     ids = texts(model, (16, 1, 7, 33))
-    sync, graph = (classifier(model, mode, dtype).logits(ids) for mode in MODES)
+    sync, graph = (executor(model, mode, dtype).compute(ids) for mode in MODES)
     assert torch.equal(sync.kept, graph.kept)
     unit = 2**-10 if dtype == "fp16" else 2**-7
-    assert float((sync.logits - graph.logits).abs().max()) <= 8 * unit * float(sync.logits.abs().max())
+    assert float((sync.outputs - graph.outputs).abs().max()) <= 8 * unit * float(sync.outputs.abs().max())
 
 
 @pytest.mark.gpu
 def test_few_graphs_are_kept_and_evicted_ones_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "GRAPHS", 2)
     model = pruned("bert")
-    engine = classifier(model, "graph")
+    engine = executor(model, "graph")
     batches = [texts(model, lengths) for lengths in ((5,), (40, 1), (60, 60), (5,), (7, 7, 30))]
     for ids in batches:
-        assert_same(engine.logits(ids), expected_of(model, ids))
-        assert len(engine.graphs.recorded) <= 2
+        assert_same(engine.compute(ids), expected_of(model, ids))
+        assert len(engine.graphs.captured) <= 2
 
 
 def test_what_no_table_has_is_refused_before_it_is_read() -> None:
     model = pruned("bert")
-    for engine in (classifier(model, "sync"), classifier(model, "graph")):
+    for engine in (executor(model, "sync"), executor(model, "graph")):
         for ids, types, says in (
             ([[5, model.config.vocab_size]], None, "token id 60 is outside the model's vocabulary of 60"),
             ([[5, 6], [-1]], None, "token id -1 is outside"),
@@ -342,14 +337,15 @@ def test_what_no_table_has_is_refused_before_it_is_read() -> None:
             ([[5, 6]], [[-1, 0]], "token type -1 is not one"),
         ):
             with pytest.raises(ModelError, match=says):
-                engine.logits(ids, types)
+                engine.compute(ids, types)
 
 
-def test_thresholds_may_be_changed_afterwards() -> None:
-    """As the benchmark does that looks for them: layers that pruned before may not prune now."""
+def test_another_plan_for_the_same_matrices() -> None:
+    """As the benchmark makes it that looks for thresholds: layers that pruned before may not prune now."""
     model = pruned("bert")
-    engine, ids = classifier(model, "sync"), texts(model)
+    engine, ids = executor(model, "sync"), texts(model)
     for thresholds in ([0.0] * (LAYERS - 1) + [math.inf], [*SOME[:-1], math.inf]):
-        engine.forward.thresholds = list(thresholds)
+        other = engine.with_plan(engine.plan.with_thresholds(thresholds))
         gates_of(model).set_thresholds(thresholds)
-        assert torch.equal(engine.logits(ids).kept, expected_of(model, ids).kept)
+        assert other.model is engine.model
+        assert torch.equal(other.compute(ids).kept, expected_of(model, ids).kept)

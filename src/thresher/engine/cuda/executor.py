@@ -1,0 +1,154 @@
+"""A model on packed batches on an NVIDIA GPU, in two ways of running."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from thresher.core.plan import PruningPlan
+from thresher.engine.backends.reference import DTYPES
+from thresher.engine.cuda.batch import HostBatch, Layout, Packer
+from thresher.engine.cuda.forward import Forward
+from thresher.engine.cuda.graphs import Graphs, OnePass, bucket_of
+from thresher.engine.cuda.live import Numbers, OnHost, to_host
+from thresher.engine.cuda.model import GpuModel, gpu_model
+from thresher.engine.executor import Ids, Output, Types, description, made_up_texts
+from thresher.engine.inputs import Tables
+from thresher.engine.kernels.toolchain import RUNS_INTERPRETED
+from thresher.engine.weights import Weights
+from thresher.errors import ConfigError, ModelError
+
+# A GPU is idle for most of a small batch; the widest activations of a base-size model take 400 MiB at this size.
+TOKEN_BUDGET = 65_536
+MODES = ("auto", "sync", "graph")
+CUDA_DTYPES = ("fp16", "bf16", "fp32")  # fp32 is there for tests of decisions: it runs without tensor cores
+OLDEST = (8, 0)  # compute capability: Ampere, the first with bfloat16 and asynchronous copies
+# Graphs were faster, or at most 3% slower, at every size measured (benchmarks/gpu: up to 83,000 tokens); their memory
+# grows with their room.
+GRAPH_UP_TO_TOKENS = 98_304
+
+
+class CudaExecutor:
+    """Mode "sync": library products on live rows, and one synchronisation per pruning layer, to count them. Mode
+    "graph": capacity buffers, counts on the device, all in one CUDA graph. "auto": by the number of tokens, with limits
+    that come from benchmarks/gpu. Kernels and decision rules are the same.
+    """
+
+    token_budget = TOKEN_BUDGET
+
+    def __init__(
+        self,
+        weights: Weights,
+        plan: PruningPlan,
+        *,
+        dtype: str = "fp16",
+        mode: str = "auto",
+        device: str = "cuda",
+        model: GpuModel | None = None,
+    ) -> None:
+        """On device "cpu" the kernels need Triton's interpreter, and graphs are run without being captured. `model` is
+        what was made of the same weights before."""
+        for name, value, known in (("mode", mode, MODES), ("dtype", dtype, CUDA_DTYPES)):
+            if value not in known:
+                raise ConfigError(f"{name} = {value!r} is not one of the cuda backend's: {', '.join(known)}")
+        _check_device(device)
+        on_gpu = device.startswith("cuda")
+        self.plan, self.dtype, self.mode, self.device = plan, dtype, mode, device
+        self.shape, self.tables = weights.shape, Tables.of(weights)
+        self.model = model or gpu_model(weights, dtype=DTYPES[dtype], device=device)
+        self.forward = Forward(self.model, plan)
+        # The packer needs to know how positions are counted, and no matrix.
+        self._small = replace(weights, layers=[], word=torch.empty_like(weights.word, device="meta"))
+        self.packer = Packer(self._small, self.tables, plan, pinned=on_gpu)
+        self.graphs = Graphs(OnePass(self.forward), device=device, capture=on_gpu)
+        self._computing = threading.Lock()  # graphs have one place for their inputs
+
+    def describe(self) -> dict[str, Any]:
+        return {**description(self, backend="cuda"), "mode": self.mode, "mode_why": self._why()}
+
+    def _why(self) -> str:
+        if self.mode != "auto":
+            return f"{self.mode} was asked for"
+        return (
+            f"batches of up to {GRAPH_UP_TO_TOKENS} tokens run as one CUDA graph, bigger ones with library products: "
+            "graphs were faster, or nearly as fast, wherever both were measured, see benchmarks/gpu"
+        )
+
+    def with_plan(self, plan: PruningPlan) -> "CudaExecutor":
+        """The same model and matrices with another plan."""
+        options: Any = {"dtype": self.dtype, "mode": self.mode, "device": self.device, "model": self.model}
+        return CudaExecutor(self._small, plan, **options)
+
+    def compute(self, input_ids: Ids, token_types: Types = None) -> Output:
+        return self.run(self.pack(input_ids, token_types))
+
+    def warm_up(self, sizes: Sequence[tuple[int, int]]) -> None:
+        for texts in made_up_texts(self.tables, sizes):
+            self.compute(texts)
+
+    @torch.inference_mode()
+    def pack(self, input_ids: Ids, token_types: Types = None) -> HostBatch:
+        """The part of the work that needs no GPU."""
+        lengths = self.packer.lengths(input_ids)
+        sizes = {"tokens": int(lengths.sum()), "sequences": len(lengths)}
+        mode = self.mode
+        if mode == "auto":
+            mode = "graph" if sizes["tokens"] <= GRAPH_UP_TO_TOKENS else "sync"
+        longest, typed = int(lengths.max()), self.packer.typed
+        if mode == "graph":
+            layout = bucket_of(**sizes, longest=longest, positions=self.tables.positions, typed=typed)
+        else:
+            layout = Layout(**sizes, max_length=longest, typed=typed)
+        return HostBatch(self.packer.fill(layout, input_ids, token_types), layout, lengths, mode)
+
+    @torch.inference_mode()
+    def run(self, batch: HostBatch) -> Output:
+        """Copy a packed batch to the GPU, compute, and copy the results back."""
+        with self._computing:
+            return self._run_graph(batch) if batch.mode == "graph" else self._run_sync(batch)
+
+    def _run_sync(self, batch: HostBatch) -> Output:
+        inputs = batch.layout.views(batch.buffer.to(self.device, non_blocking=True))
+        counts = OnHost(inputs, batch.layout)
+        outputs = self.forward(inputs, counts)
+        return self._output(to_host(outputs).numpy(), counts.starts, batch)
+
+    def _run_graph(self, batch: HostBatch) -> Output:
+        outputs, starts = self.graphs.run.apart(self.graphs(batch.buffer, batch.layout), batch.layout)
+        return self._output(outputs, list(starts[1:]), batch)
+
+    def _output(self, outputs: Numbers, starts: Sequence[Numbers], batch: HostBatch) -> Output:
+        """From what came back: lengths change at the pruning layers only; from the layer `alone` on, one token is left.
+
+        In numpy, because a batch of one text has no time for a dozen operations of torch.
+        """
+        texts = len(batch.lengths)
+        kept = np.ones((texts, self.shape.layers), np.int64)
+        lengths = [batch.lengths.numpy(), *(each[1 : texts + 1] - each[:texts] for each in starts)]
+        bounds = [0, *self.plan.pruning_layers, self.plan.alone]
+        for found, (start, stop) in zip(lengths, pairwise(bounds), strict=True):
+            kept[:, start:stop] = found[:, None]
+        return Output(outputs=torch.from_numpy(outputs[:texts].copy()), kept=torch.from_numpy(kept))
+
+
+def _check_device(device: str) -> None:
+    if find_spec("triton") is None:
+        raise ConfigError("the GPU kernels need Triton, which is not installed; pip install triton, or use the CPU")
+    if not device.startswith("cuda"):
+        if not RUNS_INTERPRETED:
+            raise ConfigError(f"on device {device} the GPU kernels can only be interpreted; set TRITON_INTERPRET=1")
+        return
+    if not torch.cuda.is_available():
+        raise ModelError("device cuda is not available here; use device = 'cpu', and see: thresher doctor")
+    found = torch.cuda.get_device_capability(device)
+    if found < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise ConfigError(
+            f"{torch.cuda.get_device_name(device)} has compute capability {found[0]}.{found[1]}; the kernels need "
+            f"{wanted} or newer; use device = 'cpu', or backend = 'reference'"
+        )

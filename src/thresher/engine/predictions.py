@@ -1,0 +1,80 @@
+"""What outputs mean to a user: labels and probabilities, values, scores, or the vector itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thresher.core.heads import Head
+
+Outputs = NDArray[np.float32]  # (texts, outputs)
+LIKELY = 0.5  # a label of several is given from this probability on
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One text's result, or why there is none.
+
+    Classification gives `label`, its `probability`, and `probabilities` of all classes by their names. Where a text may
+    have several labels, `labels` are those of at least one half, the likeliest first. Regression gives `value`; a
+    reranker's is its score between 0 and 1. `tokens` is the text's length and `kept` how many of them each layer passed
+    on.
+    """
+
+    label: str | None = None
+    probability: float | None = None
+    value: float | None = None
+    tokens: int = 0
+    kept: tuple[int, ...] = ()
+    truncated: bool = False
+    error: str | None = None
+    labels: tuple[str, ...] | None = None
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A document's place in the list it was given in, and its score."""
+
+    index: int
+    score: float
+
+
+def sigmoid(logits: Outputs) -> Outputs:
+    """1 / (1 + e^-x), without overflow at either end."""
+    return np.exp(-np.logaddexp(np.float32(0), -logits), dtype=np.float32)
+
+
+def softmax(logits: Outputs) -> Outputs:
+    """Over the last dimension."""
+    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    found: Outputs = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return found
+
+
+def answers(head: Head, names: Sequence[str], outputs: Outputs) -> list[dict[str, Any]]:
+    """What a Prediction says of each row of outputs (texts, outputs); an embedding says nothing beside itself.
+
+    names: of the classes.
+    """
+    if head.means == "embedding":
+        return [{}] * len(outputs)
+    if head.means == "classes":
+        return [_one(names, row) for row in softmax(outputs).tolist()]
+    if head.means == "labels":
+        return [_several(names, row) for row in sigmoid(outputs).tolist()]
+    values = sigmoid(outputs[:, 0]) if head.means == "score" else outputs[:, 0]
+    return [{"value": value} for value in values.tolist()]
+
+
+def _one(names: Sequence[str], row: list[float]) -> dict[str, Any]:
+    best = max(range(len(row)), key=row.__getitem__)
+    return {"label": names[best], "probability": row[best], "probabilities": dict(zip(names, row, strict=True))}
+
+
+def _several(names: Sequence[str], row: list[float]) -> dict[str, Any]:
+    order = sorted(range(len(row)), key=lambda i: -row[i])
+    likely = tuple(names[i] for i in order if row[i] >= LIKELY)
+    return {"labels": likely, "probabilities": dict(zip(names, row, strict=True))}
