@@ -18,8 +18,8 @@ from thresher.engine.weights import LayerSteps, read_weights
 from thresher.errors import ConfigError, DataError, ModelError
 from thresher.models.attach import length_in_training
 from thresher.models.checkpoint import MANIFEST, load, load_dense
+from thresher.models.heads import head_of
 from thresher.models.plan import plan_of
-from thresher.models.registry import head_of
 
 WINDOW = 1024  # texts read at a time
 

@@ -12,7 +12,8 @@ from thresher.core.cost import EncoderShape
 from thresher.core.scores import at_least_float32
 from thresher.engine.ragged import Ragged
 from thresher.models.attach import encoder_shape
-from thresher.models.registry import family_of, head_of
+from thresher.models.heads import head_of
+from thresher.models.registry import family_of
 
 
 @dataclass(frozen=True)

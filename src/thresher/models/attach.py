@@ -22,7 +22,8 @@ from thresher.core.scores import at_least_float32
 from thresher.errors import ConfigError, ModelError
 from thresher.models.adapter import Family, LayerParts
 from thresher.models.gating import Gates
-from thresher.models.registry import family_named, family_of, head_of
+from thresher.models.heads import head_of
+from thresher.models.registry import family_named, family_of
 from thresher.models.slots import taken
 
 GATES_NAME = "thresher_gates"

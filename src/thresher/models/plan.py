@@ -7,7 +7,7 @@ from thresher.core.plan import PruningPlan
 from thresher.errors import ConfigError, ModelError
 from thresher.models.attach import GATES_NAME, encoder_shape, gates_of
 from thresher.models.gating import Gates
-from thresher.models.registry import head_of
+from thresher.models.heads import head_of
 
 
 def plan_of(model: Any, *, dial: float = 1.0) -> PruningPlan:

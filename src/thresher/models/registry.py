@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from thresher.core.heads import Head
 from thresher.errors import ModelError
 from thresher.models import albert, bert, distilbert, mpnet
 from thresher.models.adapter import Family
+from thresher.models.heads import head_of
 
 FAMILIES: tuple[Family, ...] = (bert.FAMILY, distilbert.FAMILY, albert.FAMILY, mpnet.FAMILY)
 
@@ -35,24 +35,3 @@ def family_of(model: Any) -> Family:
             f"position_embedding_type = '{config.position_embedding_type}' is not supported; only 'absolute' is"
         )
     return family
-
-
-def head_of(model: Any) -> Head:
-    """What the model's head reads, and what its outputs mean; a head that is not supported is refused by name."""
-    given = getattr(model, "thresher_head", None)
-    if isinstance(given, Head):
-        return given
-    if not any(kind.__name__.endswith("ForSequenceClassification") for kind in type(model).__mro__):
-        raise ModelError(
-            f"{type(model).__name__} has no sequence-classification head; load the folder with "
-            "AutoModelForSequenceClassification"
-        )
-    if model.config.problem_type == "multi_label_classification":
-        return Head(means="labels")
-    if model.config.num_labels > 1:
-        if model.config.problem_type == "regression":
-            raise ModelError(
-                f"the model predicts {model.config.num_labels} numbers for a text; only one number is supported"
-            )
-        return Head(means="classes")
-    return Head(means="value")
