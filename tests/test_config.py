@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thresher.config import (
+    FORMER_METHODS,
     METHODS,
     RECIPES,
     PruneConfig,
@@ -20,6 +21,7 @@ from thresher.config import (
     check_read,
     given_settings,
     read_toml,
+    with_methods_today,
     without_flag,
 )
 from thresher.errors import ConfigError, ThresherError
@@ -115,7 +117,7 @@ def test_edges_are_allowed() -> None:
     assert PruneConfig(final_threshold=0).final_threshold == 0.0
     assert PruneConfig(protect=["none"], collapse_last=False).protect == ("none",), "list is accepted for tuple"
     assert PruneConfig(protect=("first", "separators"), separator_id=0).separator_id == 0
-    assert TrainConfig(method="soft", target_flops=None, lambda_=0).lambda_ == 0.0
+    assert TrainConfig(method="ltp", target_flops=None, lambda_=0).lambda_ == 0.0
 
 
 def test_settings_are_frozen_and_by_name_only() -> None:
@@ -168,12 +170,30 @@ def test_every_setting_has_help(kind: type[Settings]) -> None:
 
 
 def test_settings_that_a_method_does_not_read() -> None:
-    check_read({"lr", "distill", "scale"}, method="learned")
-    check_read({"temperature", "ramp", "threshold_lr"}, method="soft")
-    with refused("final_threshold is a setting of method soft and manual; method learned does not read it"):
-        check_read({"final_threshold"}, method="learned")
+    check_read({"lr", "distill", "scale"}, method="thresher")
+    check_read({"temperature", "ramp", "threshold_lr"}, method="ltp")
+    with refused("final_threshold is a setting of method ltp and manual; method thresher does not read it"):
+        check_read({"final_threshold"}, method="thresher")
     with refused("length_drop is a setting of method lat; method spatten does not read it"):
         check_read({"lr", "length_drop"}, method="spatten")
+
+
+def test_a_former_name_of_a_method_is_read_from_files_and_refused_from_users(tmp_path: Path) -> None:
+    for former, present in FORMER_METHODS.items():
+        with refused(f"method = '{former}' is now called '{present}'; give that name"):
+            TrainConfig(method=former)
+        file = tmp_path / "run.toml"
+        file.write_text(f'[train]\nmethod = "{former}"\n', encoding="utf-8")
+        assert read_toml(file) == {"train": {"method": present}}
+        assert present in METHODS and former not in METHODS
+
+
+def test_saved_names_of_methods_are_made_present_and_nothing_else() -> None:
+    row = {"method": "soft", "variant": "soft-plain-mask", "stage": "soft", "seed": 0}
+    assert with_methods_today(row) == {**row, "method": "ltp"}
+    assert with_methods_today(row, "method", "variant") == {**row, "method": "ltp", "variant": "ltp-plain-mask"}
+    assert with_methods_today({"method": "lat"}) == {"method": "lat"}
+    assert with_methods_today({"method": None}) == {"method": None} and with_methods_today({}) == {}
 
 
 def test_settings_of_some_methods_name_methods_that_exist() -> None:

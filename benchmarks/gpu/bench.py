@@ -1,13 +1,13 @@
 """Everything that is measured on a GPU, in parts of a minute or two. From the repository's root:
 
     PYTHONPATH=src python benchmarks/gpu/bench.py PART[,PART...] --out FILE.jsonl [--thresholds T,T,...] [--score value]
-        [--profile learned]
+        [--profile thresher]
 
 Parts: qnli, squad, sst2 (all engines over batch sizes), torch-compile (the sizes of the targets, beside ours), growth
 (length 64..4096), kernels, scores (of the kernels, those that score and prune), profile, latency (one text, engines in
 turns), clocks (of the device under load).
 The first part that prunes searches for thresholds and prints them; --thresholds skips that. --score value prunes by
-the other score, at thresholds of its own that keep as many tokens; --profile learned by that too, and as many tokens
+the other score, at thresholds of its own that keep as many tokens; --profile thresher by that too, and as many tokens
 as the default method's model keeps.
 """
 
@@ -195,7 +195,7 @@ def main() -> None:
         "--score", choices=("attention", "value"), help="what tokens are judged by, if not as the profile's method does"
     )
     parser.add_argument(
-        "--profile", default="soft", choices=tuple(KEPT), help="the method whose trained model says what is kept where"
+        "--profile", default="ltp", choices=tuple(KEPT), help="the method whose trained model says what is kept where"
     )
     parser.add_argument("--seconds", type=float, default=0.3, help="per measurement")
     parser.add_argument("--device", default="cuda")

@@ -4,6 +4,7 @@ python benchmarks/gpu/report.py
 """
 
 import functools
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +14,16 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from measuring import Row, label_ends, log_ticks, plotting, read_rows, save_figure, write_between_marks  # noqa: E402
 
+from thresher.config import with_methods_today  # noqa: E402
+
 RECORDS, DECISIONS, CHECKS = HERE / "results.jsonl", HERE / "decisions.jsonl", HERE / "checks.jsonl"
 PAGE = HERE / "README.md"
 LENGTHS = {"qnli": "QNLI lengths (mean 52)", "sst2": "SST-2 lengths (mean 28)", "squad": "SQuAD lengths (mean 162)"}
 OURS = ("thresher-dense", "thresher-pruned")
 # By the method whose trained model says how many tokens every layer keeps; the first is what users get.
-PROFILES = {"learned": "`learned`, 0.46 of the FLOPs", "soft": "`soft`, 0.51"}
+PROFILES = {"thresher": "`thresher`, 0.46 of the FLOPs", "ltp": "`ltp`, 0.51"}
 SHOWN = next(iter(PROFILES))
-SCORED = {"learned": "scored by value", "soft": "scored"}  # as the method does
+SCORED = {"thresher": "scored by value", "ltp": "scored"}  # as the method does
 NAMES = {
     ("hf-eager", "padded"): "Hugging Face eager, padded",
     ("hf-sdpa", "padded"): "Hugging Face SDPA, padded",
@@ -52,12 +55,23 @@ def measured(bench: str, profile: str | None = None, lengths: str | None = None)
     all of one call, the newest that ran our pruned engine on these lengths; times of two calls do not compare."""
     rows = [row for row in records() if row["bench"] == bench and "ms_p50" in row and row["dtype"] == "fp16"]
     if profile is not None:
-        rows = [row for row in rows if ("--profile learned" in row["command"]) == (profile == "learned")]
-        rows = [{**row, "engine": row["engine"].removesuffix("-learned")} for row in rows]
+        rows = [{**row, "engine": engine_of(row)} for row in rows if profile_of(row) == profile]
         calls = [row["created"] for row in rows if row["engine"] == OURS[1] and lengths in (None, row["lengths"])]
         rows = [row for row in rows if row["created"] == max(calls, default="")]
     keys = ("engine", "mode", "lengths", "batch")
     return list({tuple(row[key] for key in keys): row for row in rows}.values())
+
+
+def profile_of(row: Row) -> str:
+    """The method whose model says how many tokens are kept, as it is called now; ltp where no command says so."""
+    said = re.search(r"--profile (\w+)", row["command"])
+    return str(with_methods_today({"method": said[1] if said else "ltp"})["method"])
+
+
+def engine_of(row: Row) -> str:
+    """Its name without the method's, where it scores as that does."""
+    method = with_methods_today({"method": row["engine"].removeprefix(f"{OURS[1]}-")})["method"]
+    return OURS[1] if method == SHOWN else str(row["engine"])
 
 
 def one(rows: Sequence[Row], engine: str, *, lengths: str, batch: int, mode: str | None = None) -> Row | None:

@@ -31,11 +31,11 @@ SEED = 0
 # are searched for until they keep the same. 0 stands for first tokens only.
 KEPT = {
     # at 0.51 relative FLOPs, on 200 texts of the validation set; no threshold is zero
-    "soft": (1.0, 1.0, 1.0, 1.0, 0.842, 0.475, 0.179, 0.099, 0.088, 0.082, 0.052),
+    "ltp": (1.0, 1.0, 1.0, 1.0, 0.842, 0.475, 0.179, 0.099, 0.088, 0.082, 0.052),
     # at 0.46, experiments/table1, seed 0; layers that keep everything have no threshold
-    "learned": (1.0, 1.0, 1.0, 1.0, 0.692, 0.368, 0.041, 0.0, 0.0, 0.0, 0.0),
+    "thresher": (1.0, 1.0, 1.0, 1.0, 0.692, 0.368, 0.041, 0.0, 0.0, 0.0, 0.0),
 }
-SCORES = {"soft": "attention", "learned": "value"}
+SCORES = {"ltp": "attention", "thresher": "value"}
 LOW = 0.01  # a threshold that drops next to nothing, but has to be looked at
 # Random weights attend almost evenly, so that all scores are nearly 1 and no threshold divides them: queries and keys
 # are scaled up until scores are spread about as widely as a trained model's.
@@ -103,8 +103,8 @@ class Setting:
         """Of our engine, in records."""
         if not pruned:
             return "thresher-dense"
-        if self.arguments.profile == "learned":
-            return "thresher-pruned-learned"
+        if self.arguments.profile == "thresher":
+            return "thresher-pruned-thresher"
         return "thresher-pruned" if self.pruning.score == "attention" else "thresher-pruned-by-value"
 
     def engine(self, *, pruned: bool, mode: str, weights: Weights | None = None) -> CudaExecutor:
@@ -126,7 +126,7 @@ class Setting:
         texts = texts_of(lengths_like("qnli", 4 if self.arguments.tiny else 64, seed=7), seed=7)
         lengths = torch.tensor([len(text) for text in texts])
         profile = KEPT[self.arguments.profile]
-        found = [LOW if self.arguments.profile == "soft" else 0.0] * (self.layers - 1) + [math.inf]
+        found = [LOW if self.arguments.profile == "ltp" else 0.0] * (self.layers - 1) + [math.inf]
         engine = CudaExecutor(self.weights, self.plan(found), dtype=self.dtype, mode="sync", device=self.device)
         for layer in range(self.layers - 1):
             share = profile[layer * len(profile) // (self.layers - 1)]

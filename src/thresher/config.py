@@ -97,7 +97,7 @@ class PruneConfig(Settings):
     score: str = setting(
         "attention",
         "what a token is judged by: 'attention' it receives (the paper's), or 'value', that attention times the length "
-        "of the value vector that it moves (`thresher prune` takes it for method learned)",
+        "of the value vector that it moves (`thresher prune` takes it for method thresher)",
         choices=("attention", "value"),
     )
     scale: str = setting(
@@ -116,10 +116,10 @@ class PruneConfig(Settings):
         "initial thresholds: 'late' leaves the first quarter of the layers unpruned and then rises linearly, "
         "'plain' rises linearly from the first layer (the paper's)",
         choices=("late", "plain"),
-        of=("soft",),
+        of=("ltp",),
     )
     final_threshold: float = setting(
-        1.0, "initial threshold of the last layer, the ramp's one knob", low=0.0, of=("soft", "manual")
+        1.0, "initial threshold of the last layer, the ramp's one knob", low=0.0, of=("ltp", "manual")
     )
     collapse_last: bool = setting(
         True, "let the last layer keep only protected tokens; lossless for heads that read the first token"
@@ -144,13 +144,33 @@ class PruneConfig(Settings):
 
 
 # Every way to choose the tokens to drop. Those that learn can do it at the price lambda; the others need a target.
-METHODS = ("learned", "soft", "manual", "spatten", "lat", "power", "collapse", "random", "dense")
-LEARNING_METHODS = ("soft", "power")
+METHODS = ("thresher", "ltp", "manual", "spatten", "lat", "power", "collapse", "random", "dense")
+LEARNING_METHODS = ("ltp", "power")
+FORMER_METHODS = {"learned": "thresher", "soft": "ltp"}  # what runs, settings and records say that are older than these
+
+
+def with_methods_today(saved: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """What was saved, with the present names of methods in its fields `names` ("method" unless told otherwise).
+
+    This is the only place that knows the former names' meaning; who types one is told the present one instead.
+    """
+    present = dict(saved)
+    for name in names or ("method",):
+        if isinstance(present.get(name), str):
+            word, dash, rest = present[name].partition("-")  # a record's variant may go on: soft-plain-mask
+            present[name] = FORMER_METHODS.get(word, word) + dash + rest
+    return present
+
+
+def check_method(name: Any) -> None:
+    """Refuse a former name with the present one."""
+    if isinstance(name, str) and name in FORMER_METHODS:
+        raise ConfigError(f"method = '{name}' is now called '{FORMER_METHODS[name]}'; give that name")
 
 
 def score_of(method: str) -> str:
     """What a method judges tokens by unless told otherwise: rivals as published, ours by what was found best."""
-    return "value" if method == "learned" else "attention"
+    return "value" if method == "thresher" else "attention"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +179,9 @@ class TrainConfig(Settings):
 
     recipe: str = setting("default", "which defaults to start from", choices=("default", "paper"))
     method: str = setting(
-        "learned",
-        "how tokens are chosen: learned (thresholds that hold a falling share of tokens, in a shape found on the way), "
-        "soft (the paper's: thresholds learned by gradient in a soft stage), or a rival: manual (a fixed ramp), "
+        "thresher",
+        "how tokens are chosen: thresher (thresholds that hold a falling share of tokens, in a shape found on the "
+        "way), ltp (the paper's: thresholds learned by gradient in a soft stage), or a rival: manual (a fixed ramp), "
         "spatten (top-k by share), lat (LengthDrop and search), power (PoWER-BERT), collapse (first token only, from "
         "one layer on), random, dense (no pruning, trained on as long)",
         choices=METHODS,
@@ -189,7 +209,7 @@ class TrainConfig(Settings):
         None, "peak learning rate of the hard stage; nothing means the same as lr", above=0.0
     )
     threshold_lr: float = setting(
-        3e-3, "learning rate of the thresholds in the soft stage", above=0.0, of=("soft", "power")
+        3e-3, "learning rate of the thresholds in the soft stage", above=0.0, of=("ltp", "power")
     )
     warmup: float = setting(0.06, "share of each stage's steps with rising learning rate", low=0.0, high=1.0)
     weight_decay: float = setting(0.01, "AdamW weight decay (matrices only)", low=0.0)
@@ -198,16 +218,16 @@ class TrainConfig(Settings):
         "cumulative",
         "soft gate: 'cumulative' fades a token's keys in later layers, 'plain' scales the layer's output (the paper's)",
         choices=("cumulative", "plain"),
-        of=("soft",),
+        of=("ltp",),
     )
     temperature: float = setting(
-        0.3, "temperature of the soft gate at the start, in the unit of the scores", above=0.0, of=("soft",)
+        0.3, "temperature of the soft gate at the start, in the unit of the scores", above=0.0, of=("ltp",)
     )
     final_temperature: float = setting(
-        0.03, "temperature of the soft gate at the end (geometric decay)", above=0.0, of=("soft",)
+        0.03, "temperature of the soft gate at the end (geometric decay)", above=0.0, of=("ltp",)
     )
     budget_weight: float = setting(
-        10.0, "weight of the squared distance to the FLOPs target in the soft stage", low=0.0, of=("soft", "power")
+        10.0, "weight of the squared distance to the FLOPs target in the soft stage", low=0.0, of=("ltp", "power")
     )
     distill: float = setting(
         0.5, "share of distillation from the dense teacher in the hard stage's loss", low=0.0, high=1.0
@@ -224,7 +244,7 @@ class TrainConfig(Settings):
         "layers of a 12-layer model, scaled to others, over which the tokens fall: a shape for each, of which the one "
         "nearest to the dense model is trained to the end",
         above=0.0,
-        of=("learned",),
+        of=("thresher",),
     )
     cumulative_scores: bool = setting(
         False, "rank tokens by the sum of their scores in all layers so far", of=("spatten",)
@@ -257,6 +277,7 @@ class TrainConfig(Settings):
     seed: int = setting(0, "seed of data order, dropout and new weights", low=0, high=2**63 - 1)
 
     def __post_init__(self) -> None:
+        check_method(self.method)
         super().__post_init__()
         if (self.target_flops is None) == (self.lambda_ is None):
             raise ConfigError(
@@ -265,7 +286,7 @@ class TrainConfig(Settings):
         if self.lambda_ is not None and self.method not in (*LEARNING_METHODS, "dense"):
             raise ConfigError(
                 f"method = '{self.method}' learns nothing that lambda_ = {self.lambda_} could price"
-                f"{' (recipe paper has it)' if self.recipe == 'paper' else ''}; give target_flops, or method soft"
+                f"{' (recipe paper has it)' if self.recipe == 'paper' else ''}; give target_flops, or method ltp"
             )
         if not self.widths:
             raise ConfigError("widths is empty; give at least one number of layers")
@@ -276,11 +297,11 @@ class TrainConfig(Settings):
     def recipe_named(cls, name: str, **overrides: Any) -> "TrainConfig":
         """The recipe's defaults with `overrides` on top; a lambda replaces the FLOPs target and the other way round.
 
-        A lambda is a price for what gradients learn, so it comes with the soft method unless another is named."""
+        A lambda is a price for what gradients learn, so it comes with method ltp unless another is named."""
         if not isinstance(name, str) or name not in RECIPES:
             raise ConfigError(f"recipe = {name!r} is not one of: {', '.join(RECIPES)}")
         if overrides.get("lambda_") is not None:
-            overrides = {"target_flops": None, "method": "soft", **overrides}
+            overrides = {"target_flops": None, "method": "ltp", **overrides}
         if overrides.get("target_flops") is not None:
             overrides.setdefault("lambda_", None)
         return cls.from_dict({"recipe": name, **RECIPES[name]["train"], **overrides})
@@ -310,7 +331,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "prune": {"scale": "paper", "ramp": "plain", "final_threshold": 0.01, "collapse_last": False},
         "train": {
-            "method": "soft",
+            "method": "ltp",
             "target_flops": None,
             "lambda_": 0.1,
             "soft_epochs": 5.0,
@@ -380,7 +401,7 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
     for name, table in tables.items():
         if name not in ("prune", "train") or not isinstance(table, dict):
             raise ConfigError(f"configuration file {path} has '{name}'; only the tables [prune] and [train] are known")
-    return tables
+    return {name: with_methods_today(table) if name == "train" else table for name, table in tables.items()}
 
 
 def trained_length(manifest: Mapping[str, Any]) -> int | None:

@@ -30,7 +30,7 @@ from thresher.models.predict import predict
 from thresher.tasks.encode import encode, padded_batches
 from thresher.training.trainer import Trainer
 
-AS_THRESHOLDS = ("learned", "soft", "manual", "collapse", "dense")
+AS_THRESHOLDS = ("thresher", "ltp", "manual", "collapse", "dense")
 RANKED = tuple(name for name in METHODS if name not in AS_THRESHOLDS)
 
 
@@ -49,7 +49,7 @@ def trained(request: pytest.FixtureRequest) -> tuple[Trainer, Recorder]:
 def test_names_are_those_of_the_settings() -> None:
     assert [method_named(name).name for name in METHODS] == list(METHODS)
     assert [name for name in METHODS if method_named(name).learns] == list(LEARNING_METHODS)
-    with pytest.raises(ConfigError, match="method = 'best' is not one of: learned, soft, manual, spatten, lat"):
+    with pytest.raises(ConfigError, match="method = 'best' is not one of: thresher, ltp, manual, spatten, lat"):
         method_named("best")
 
 
@@ -154,8 +154,8 @@ def test_regression(name: str) -> None:
         ("lat", "hard", 7),
         ("lat", "search", 1),
         ("dense", "hard", 5),
-        ("learned", "hard", 3),
-        ("learned", "hard", 7),
+        ("thresher", "hard", 3),
+        ("thresher", "hard", 7),
     ],
 )
 def test_a_resumed_run_is_the_uninterrupted_one(name: str, stage: str, step: int, tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ def test_fit_again_changes_nothing() -> None:
 
 
 def test_settings_and_method_must_agree() -> None:
-    with pytest.raises(ConfigError, match="method = 'spatten', but the trainer was given 'learned'; pass method="):
-        trainer_for(gated_model(layers=LAYERS), settings("spatten"), method=method_named("learned"))
+    with pytest.raises(ConfigError, match="method = 'spatten', but the trainer was given 'thresher'; pass method="):
+        trainer_for(gated_model(layers=LAYERS), settings("spatten"), method=method_named("thresher"))
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in (*LEARNING_METHODS, "dense")])
@@ -211,7 +211,7 @@ def test_collapse_needs_the_first_token() -> None:
 
 
 def test_a_model_trained_by_value_runs_in_the_engine(tmp_path: Path) -> None:
-    trainer = trainer_of("learned", prune={"score": "value"})
+    trainer = trainer_of("thresher", prune={"score": "value"})
     assert trainer.fit().best_score is not None
     save(trainer.model, tiny_tokenizer(), tmp_path / "run")
     expected = predict(trainer.model, batches(), pruned=True)

@@ -15,7 +15,7 @@ def manifest() -> dict[str, Any]:
     made = {"created": "today", "device": "cpu", "versions": {}, "commit": None, "seed": None}
     return {
         "task": {"name": "sst2"},
-        "recipe": {"method": "learned"},
+        "recipe": {"method": "thresher"},
         "quality": {"validation": {"dense": scored(0.9), "pruned": scored(0.85, relative_flops=0.5)}},
         "provenance": {**made, "command": "thresher prune /somewhere/models/mpnet --out /somewhere/runs/a"},
         "quantization": {

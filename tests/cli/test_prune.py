@@ -300,7 +300,7 @@ def test_brackets_in_names_are_no_markup(stock: Stock, tmp_path: Path) -> None:
 
 def test_a_run_says_what_it_will_do(stock: Stock, tmp_path: Path) -> None:
     said = tiny.succeeds(PRUNE, model=stock.head, rows=stock.rows, out=tmp_path / "run")
-    assert "recipe default: method learned, scores by value, 0.6 of the FLOPs" in said.out
+    assert "recipe default: method thresher, scores by value, 0.6 of the FLOPs" in said.out
 
 
 def test_other_class_names_are_taken_where_that_is_asked_for(stock: Stock, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ STEPS = 6
 HOME = {"finetune": trainer, "soft": method, "hard": method}  # the module that calls the stage's loss
 PRUNE = (
     f"prune {{model}} --train {{rows}} --out {{out}} --max-steps {STEPS} --batch-size 8 --target-flops 0.6 "
-    "--method soft --lr 1e-3 --precision fp32 --device cpu --set save_seconds=0"
+    "--method ltp --lr 1e-3 --precision fp32 --device cpu --set save_seconds=0"
 )
 
 

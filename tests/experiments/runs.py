@@ -19,7 +19,7 @@ def config(*tasks: str, **more: Any) -> dict[str, Any]:
     return {
         "models": ["tiny"],
         "seeds": [0],
-        "compared": ["learned", "lat"],
+        "compared": ["thresher", "lat"],
         "target": 0.6,
         "train": QUICK,
         "methods": {"lat": {"search_rounds": 1}},

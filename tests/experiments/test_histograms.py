@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2] / "experiments" / "histograms"
 
 
 def made(right: list[list[int]], wrong: list[list[int]]) -> Any:
-    row = {"task": "qnli", "model": "tiny", "method": "learned", "target": 0.5, "seed": 0}
+    row = {"task": "qnli", "model": "tiny", "method": "thresher", "target": 0.5, "seed": 0}
     return {**row, "accuracy": 0.5, "counts": {"right": right, "wrong": wrong}}
 
 
@@ -41,4 +41,4 @@ def test_page_and_figure(wrong: list[list[int]], tmp_path: Path) -> None:
     assert [file.name for file in written] == ["README.md", "histograms.svg", "histograms.png"]
     assert all(file.stat().st_size > 0 for file in written)
     text = page.read_text(encoding="utf-8")
-    assert "| QNLI | learned | 50.00 | 1 | 3.0 | 1.0 | +1.000 ± 0.980 |" in text and "| 6 |" not in text
+    assert "| QNLI | thresher | 50.00 | 1 | 3.0 | 1.0 | +1.000 ± 0.980 |" in text and "| 6 |" not in text

@@ -123,7 +123,7 @@ def test_a_bug_in_a_row_is_named_by_its_type_and_place(
     monkeypatch.setattr(trained, "_finished", wrong)
     done = tiny.thresher(CALL, **places)
     assert done.code == 1 and "3 of 3 rows that are left failed" in done.err and len(done.err.splitlines()) == 1
-    assert "sst2 tiny learned 0.6 0: failed. KeyError: 'quality'" in done.out and "in wrong" in done.out
+    assert "sst2 tiny thresher 0.6 0: failed. KeyError: 'quality'" in done.out and "in wrong" in done.out
 
 
 def test_rows_say_which_device_measured_them(places: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2] / "experiments" / "recipe"
 VARIANTS = {
     "default": {},
     "attention-score": {"score": "attention"},
-    "open-last-layer": {"method": "soft", "collapse_last": False},
-    "paper-1": {"recipe": "paper", "method": "soft", "lambda_": 1.0},
+    "open-last-layer": {"method": "ltp", "collapse_last": False},
+    "paper-1": {"recipe": "paper", "method": "ltp", "lambda_": 1.0},
 }
 
 
@@ -29,7 +29,7 @@ def config(**more: Any) -> dict[str, Any]:
 
 
 def command(variant: str, task: str = "qnli", target: float | None = 0.5) -> str:
-    key = {"task": task, "model": "mpnet-base", "method": "learned", "variant": variant, "target": target, "seed": 1}
+    key = {"task": task, "model": "mpnet-base", "method": "thresher", "variant": variant, "target": target, "seed": 1}
     return " ".join(command_of(key, read_config(ROOT), source="M", rows=[], out="O"))
 
 
@@ -76,12 +76,12 @@ def test_a_variant_is_the_default_but_for_what_it_names(task: str) -> None:
 
 def test_the_literal_recipe_brings_its_own_rates() -> None:
     words = command("paper-1", target=None)
-    assert "--recipe paper --lambda 1.0" in words and "--method soft" in words and "target" not in words
+    assert "--recipe paper --lambda 1.0" in words and "--method ltp" in words and "target" not in words
     train, prune = resolved(words)
     assert (train["lr"], train["batch_size"], train["temperature"], train["target_flops"]) == (2e-5, 64, 1e-3, None)
     mild = {"ramp": "plain", "final_threshold": 0.01, "collapse_last": False}
     assert prune == {"score": "attention", "scale": "paper", **mild}
-    assert "--set soft_mask=plain" in command("soft-plain-mask")
+    assert "--set soft_mask=plain" in command("ltp-plain-mask")
 
 
 def test_variants_start_from_one_dense_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,10 +91,10 @@ def test_variants_start_from_one_dense_model(tmp_path: Path, monkeypatch: pytest
     assert (progress.measured, progress.left) == (4, 0)
     assert trained == [
         "dense-sst2-tiny-0",
-        "sst2-tiny-learned-default-0.8-0",
-        "sst2-tiny-learned-attention-score-0.8-0",
-        "sst2-tiny-soft-open-last-layer-0.8-0",
-        "sst2-tiny-soft-paper-1-None-0",
+        "sst2-tiny-thresher-default-0.8-0",
+        "sst2-tiny-thresher-attention-score-0.8-0",
+        "sst2-tiny-ltp-open-last-layer-0.8-0",
+        "sst2-tiny-ltp-paper-1-None-0",
     ]
     rows = in_order(read_records(tmp_path / "recipe" / RECORDS), recipe, setting.config)  # type: ignore[arg-type]
     assert len(rows) == 4 and len({row["dense"] for row in rows}) == 1
@@ -105,7 +105,7 @@ def test_variants_start_from_one_dense_model(tmp_path: Path, monkeypatch: pytest
 
 
 def made(variant: str, target: float | None, cost: float, score: float, seed: int = 0) -> dict[str, Any]:
-    row = {"task": "sst2", "model": "tiny", "method": "learned", "variant": variant, "target": target, "seed": seed}
+    row = {"task": "sst2", "model": "tiny", "method": "thresher", "variant": variant, "target": target, "seed": seed}
     return {**row, "relative_flops": cost, "pruned": score, "dense": 0.9}
 
 

@@ -73,7 +73,7 @@ def test_a_row_has_every_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     setting = Setting(runs.config("qnli"), **runs.places(tmp_path))
     progress = run(robustness, tmp_path / "robustness", setting, command="thresher reproduce robustness")  # type: ignore[arg-type]
     assert (progress.measured, progress.left) == (2, 0)
-    assert trained == ["short-dense-qnli-tiny-0", "short-qnli-tiny-lat-0.6-0", "short-qnli-tiny-learned-0.6-0"]
+    assert trained == ["short-dense-qnli-tiny-0", "short-qnli-tiny-lat-0.6-0", "short-qnli-tiny-thresher-0.6-0"]
     rows, dense_run = sorted(setting.work.iterdir(), reverse=True)
     assert (rows.name, runs.without_digest(dense_run.name)) == ("short-rows-qnli-tiny", "short-dense-qnli-tiny-0")
     lat, learned = read_records(tmp_path / "robustness" / RECORDS)
@@ -111,8 +111,8 @@ def made(method: str, seed: int, scores: tuple[float, float, float], costs: tupl
 
 def test_the_table(tmp_path: Path) -> None:
     rows = [
-        made("learned", 0, (0.89, 0.88, 0.87), (0.5, 0.5, 0.5)),
-        made("learned", 1, (0.90, 0.90, 0.90), (0.5, 0.5, 0.5)),
+        made("thresher", 0, (0.89, 0.88, 0.87), (0.5, 0.5, 0.5)),
+        made("thresher", 1, (0.90, 0.90, 0.90), (0.5, 0.5, 0.5)),
         made("lat", 0, (0.89, 0.86, 0.80), (0.5, 0.4, 0.3)),
         made("lat", 1, (0.89, 0.87, 0.82), (0.5, 0.4, 0.3)),
     ]
@@ -123,8 +123,8 @@ def test_the_table(tmp_path: Path) -> None:
     assert "| QNLI | dense | 90.00 @ 1.000 (4.00) |" in text
     assert "| QNLI | lat | 89.00 @ 0.500 (2.00) | 86.50 @ 0.400 (1.60) | 81.00 @ 0.300 (1.20) |" in text
     gaps = "**+0.50** (+0.00, +1.00) | **+2.50** (+2.00, +3.00) | **+7.50** (+7.00, +8.00)"
-    assert f"| **QNLI** | **learned - lat** | {gaps} |" in text
-    assert "| QNLI | *paper, RoBERTa-base: learned - lat* | *+0.34* | *+3.90* | *+16.44* |" in text
+    assert f"| **QNLI** | **thresher - lat** | {gaps} |" in text
+    assert "| QNLI | *paper, RoBERTa-base: ltp - lat* | *+0.34* | *+3.90* | *+16.44* |" in text
     assert "| QNLI | 49 / 61 | 5,250 of 9,999 | 100 of 20.0 tokens |" in text and "SST-2" not in text
 
 

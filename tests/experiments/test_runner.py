@@ -136,6 +136,14 @@ def test_half_a_line_is_measured_again(tmp_path: Path) -> None:
     assert [row["square"] for row in read_records(file)] == [9, 1, 4]
 
 
+def test_records_with_a_methods_former_name_are_read_with_the_present_one_and_stay_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / RECORDS
+    written = '{"method": "learned", "variant": "soft-plain-mask", "seed": 0}\n'
+    file.write_text(written, encoding="utf-8")
+    assert read_records(file) == [{"method": "thresher", "variant": "ltp-plain-mask", "seed": 0}]
+    assert file.read_text(encoding="utf-8") == written
+
+
 def test_records_say_where_they_come_from(tmp_path: Path) -> None:
     run(Squares(), tmp_path, Setting({"numbers": [5]}, models=tmp_path, data=tmp_path), command=COMMAND)
     (row,) = read_records(tmp_path / RECORDS)

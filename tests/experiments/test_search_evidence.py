@@ -53,7 +53,7 @@ def test_a_search_and_a_sweep_from_one_dense_model(tmp_path: Path, monkeypatch: 
     setting = Setting(config(targets=[0.8]), **runs.places(tmp_path))
     place = tmp_path / "search"
     assert run(search, place, setting, command="thresher reproduce search").left == 0  # type: ignore[arg-type]
-    assert names == ["dense-sst2-tiny-0", "search-sst2-tiny-0", "sst2-tiny-learned-0.8-0"]
+    assert names == ["dense-sst2-tiny-0", "search-sst2-tiny-0", "sst2-tiny-thresher-0.8-0"]
     rows = in_order(read_records(place / RECORDS), search, setting.config)  # type: ignore[arg-type]
     assert str(tmp_path) not in json.dumps(rows)
     found, swept = rows

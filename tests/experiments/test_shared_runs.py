@@ -15,7 +15,7 @@ from thresher.experiments.experiment import Key, Setting
 from thresher.experiments.runner import read_config
 
 ROOT = Path(__file__).parents[2] / "experiments"
-KEY = {"task": "sst2", "model": "tiny", "method": "learned", "target": 0.5, "seed": 0}
+KEY = {"task": "sst2", "model": "tiny", "method": "thresher", "target": 0.5, "seed": 0}
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_figures_share_the_runs_of_the_tradeoff(task: str, work: Path, monkeypat
     assert len(set(fronts_took)) == 3, "each row begins with another rate"
     assert all("-lat-0.46-" in name for name in fronts_took)
     assert len({run_of(key, settings[name]) for name in ("trajectories", "histograms")}) == 1
-    learned = {**key, "method": "learned"}
+    learned = {**key, "method": "thresher"}
     assert len({run_of(learned, setting) for setting in settings.values()}) == 1
 
 
@@ -88,13 +88,13 @@ def with_train(**train: Any) -> dict[str, Any]:
     [
         (with_train(lr=0.1), with_train(lr=0.2), True),
         (with_train(hard_epochs=1), with_train(hard_epochs=2), False),
-        (with_train(), {**with_train(), "methods": {"learned": {"score": "attention"}}}, False),
+        (with_train(), {**with_train(), "methods": {"thresher": {"score": "attention"}}}, False),
     ],
 )
 def test_other_settings_are_another_run(ours: Any, theirs: Any, dense_too: bool, work: Path) -> None:
     settings = [setting_of(config, work) for config in (ours, theirs)]
     names = [run_of(KEY, setting) for setting in settings]
-    assert names[0] != names[1] and {runs.without_digest(name) for name in names} == {"sst2-tiny-learned-0.5-0"}
+    assert names[0] != names[1] and {runs.without_digest(name) for name in names} == {"sst2-tiny-thresher-0.5-0"}
     dense = [dense_of("sst2", "tiny", setting) for setting in settings]
     assert (dense[0] != dense[1]) == dense_too
 

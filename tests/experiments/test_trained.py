@@ -45,7 +45,7 @@ def test_two_runs_share_nothing_but_the_machine(places: dict[str, Path], tmp_pat
     for row in rows:
         assert wanted | {"train_seconds", "device", "versions", "command"} <= set(row)
         assert str(tmp_path) not in json.dumps(row)
-        assert "--method learned" in row["command"] and "--target-flops 0.6" in row["command"]
+        assert "--method thresher" in row["command"] and "--target-flops 0.6" in row["command"]
     left = {runs.without_digest(path.name) for path in places["work"].iterdir() if path.is_dir()}
     assert left == {"dense-sst2-tiny-0", "dense-sst2-tiny-1"}
     page = tmp_path / "table1" / "README.md"
@@ -106,8 +106,8 @@ def made(method: str, target: float, cost: float, score: float, seed: int = 0) -
 
 
 TRADED = [
-    made("learned", 0.4, 0.4, 0.86),
-    made("learned", 0.6, 0.6, 0.88),
+    made("thresher", 0.4, 0.4, 0.86),
+    made("thresher", 0.6, 0.6, 0.88),
     made("spatten", 0.4, 0.5, 0.86),
     made("spatten", 0.6, 0.7, 0.89),
     made("dense", 1.0, 1.0, 0.91),
@@ -115,28 +115,28 @@ TRADED = [
 
 
 def test_leads_are_taken_at_matched_cost() -> None:
-    """Both cover 0.5 to 0.6: there learned has 0.87 and 0.88, the other 0.86 and 0.875."""
+    """Both cover 0.5 to 0.6: there thresher has 0.87 and 0.88, the other 0.86 and 0.875."""
     assert tradeoff.lead(TRADED, "sst2", "spatten") == pytest.approx([1.0, 0.5])
     assert tradeoff.lead(TRADED, "sst2", "lat") == []
 
 
 def test_seeds_are_averaged() -> None:
-    rows = [made("learned", 0.5, 0.48, 0.8), made("learned", 0.5, 0.52, 0.9, seed=1)]
-    assert tradeoff.points(rows, "sst2", "learned") == [pytest.approx((0.5, 0.85))]
+    rows = [made("thresher", 0.5, 0.48, 0.8), made("thresher", 0.5, 0.52, 0.9, seed=1)]
+    assert tradeoff.points(rows, "sst2", "thresher") == [pytest.approx((0.5, 0.85))]
 
 
 def test_repetitions_take_the_place_of_runs_with_the_same_key() -> None:
     again = [
-        {**made("learned", 0.4, 0.41, 0.80), "variant": "race"},
-        {**made("learned", 0.6, 0.61, 0.10), "variant": "width-1"},  # other settings
-        {**made("learned", 0.4, 0.42, 0.20, seed=1), "variant": "race"},  # no such run
+        {**made("thresher", 0.4, 0.41, 0.80), "variant": "race"},
+        {**made("thresher", 0.6, 0.61, 0.10), "variant": "width-1"},  # other settings
+        {**made("thresher", 0.4, 0.42, 0.20, seed=1), "variant": "race"},  # no such run
     ]
     assert tradeoff.repeated(TRADED, again) == [again[0], *TRADED[1:]]
     assert tradeoff.repeated(TRADED, []) == TRADED
 
 
 def test_the_tradeoff_page_and_figure(tmp_path: Path) -> None:
-    settings = {"tasks": {"sst2": {"name": "SST-2"}}, "compared": ["learned", "spatten", "dense"]}
+    settings = {"tasks": {"sst2": {"name": "SST-2"}}, "compared": ["thresher", "spatten", "dense"]}
     page = tmp_path / "README.md"
     marks = ("table", "verdict", "repeated")
     page.write_text("".join(f"<!-- {mark} -->\n<!-- end -->\n" for mark in marks), encoding="utf-8")

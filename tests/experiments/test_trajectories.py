@@ -23,7 +23,7 @@ def test_two_experiments_train_one_run(tmp_path: Path, monkeypatch: pytest.Monke
     for module in (trajectories, histograms):
         name = module.__name__.rpartition(".")[2]
         run(module, tmp_path / name, setting, command=f"thresher reproduce {name}")  # type: ignore[arg-type]
-    assert trained == ["dense-sst2-tiny-0", "sst2-tiny-lat-0.6-0", "sst2-tiny-learned-0.6-0"]
+    assert trained == ["dense-sst2-tiny-0", "sst2-tiny-lat-0.6-0", "sst2-tiny-thresher-0.6-0"]
     rows = [row for name in ("trajectories", "histograms") for row in read_records(tmp_path / name / RECORDS)]
     assert str(tmp_path) not in json.dumps(rows) and all(row["rows"] == 30 for row in rows)
     lat, learned = rows[:2]
@@ -74,14 +74,14 @@ def made(method: str, mean: list[float], counts: list[int] | None) -> Any:
 
 @pytest.mark.parametrize("rivals", [0, 1])
 def test_page_and_figure(rivals: int, tmp_path: Path) -> None:
-    rows = [made("learned", [8.0, 4.0, 1.0], None), made("lat", [8.0, 7.0, 5.0], [7, 5])][: 1 + rivals]
+    rows = [made("thresher", [8.0, 4.0, 1.0], None), made("lat", [8.0, 7.0, 5.0], [7, 5])][: 1 + rivals]
     page = tmp_path / "README.md"
     page.write_text("<!-- table -->\n<!-- end -->\n", encoding="utf-8")
     written = trajectories.publish(rows, tmp_path, read_config(ROOT / "trajectories"))
     assert [file.name for file in written] == ["README.md", "trajectories.svg", "trajectories.png"]
     assert all(file.stat().st_size > 0 for file in written)
     fewer = "20.0% | 12.08%" if rivals else " | "  # 6 tokens per layer against 7.5
-    assert f"| SST-2 | learned | 90.00 | 0.500 | 6.0 | {fewer} |" in page.read_text(encoding="utf-8")
+    assert f"| SST-2 | thresher | 90.00 | 0.500 | 6.0 | {fewer} |" in page.read_text(encoding="utf-8")
 
 
 def test_the_committed_settings_let_them_share_runs() -> None:

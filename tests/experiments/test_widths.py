@@ -24,7 +24,7 @@ def test_the_committed_settings() -> None:
 
 
 def made(variant: str, selection: float, score: float, **more: Any) -> dict[str, Any]:
-    row = {"task": "sst2", "model": "tiny", "method": "learned", "variant": variant, "target": 0.5, "seed": 0}
+    row = {"task": "sst2", "model": "tiny", "method": "thresher", "variant": variant, "target": 0.5, "seed": 0}
     return {**row, "selection_score": selection, "pruned": score, **more}
 
 

@@ -233,6 +233,11 @@ def test_a_run_that_is_opened_and_saved_again_knows_its_task_and_recipe(
     assert {name: found[name] for name in known} == known and "quality" not in found
 
 
+def test_a_run_with_a_methods_former_name_opens_with_the_present_one(saved: Path) -> None:
+    edit(saved, recipe={"recipe": "paper", "method": "soft", "soft_epochs": 2.0})
+    assert load(saved).manifest["recipe"] == {"recipe": "paper", "method": "ltp", "soft_epochs": 2.0}
+
+
 def test_a_home_folder_is_found_when_saving_too(
     model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,7 +69,7 @@ def test_protected_tokens_hold_the_cost_up() -> None:
     check_reachable(SHAPE, LENGTHS, thresholds, found + 0.01, protected=staying)
 
 
-@pytest.mark.parametrize("method", ["learned", "soft", "collapse"])
+@pytest.mark.parametrize("method", ["thresher", "ltp", "collapse"])
 def test_a_target_that_protection_rules_out_is_refused_before_training(method: str) -> None:
     """All up to the first separator stays, and single texts have no other."""
     model = gated_model(protect=("first", "first_segment"), separator_id=tiny_tokenizer().sep_token_id)

@@ -8,7 +8,7 @@ alter the losses, run this file and copy what the failure shows.
 import pytest
 
 from tests.training.tiny import Recorder, gated_model, keyword_task, quick, tiny_tokenizer, tokenizer_for
-from thresher.training.method import Soft
+from thresher.training.method import Ltp
 from thresher.training.trainer import Trainer
 
 GOLDEN: dict[str, dict[str, list[float]]] = {
@@ -39,7 +39,7 @@ def test_first_losses(name: str) -> None:
         tokenizer_for(name),
         keyword_task(),
         config,
-        method=Soft,
+        method=Ltp,
         finetune=True,
         progress=recorder,
         device="cpu",

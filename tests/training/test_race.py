@@ -12,19 +12,19 @@ from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
 from thresher.models.predict import predict
 from thresher.training.budget import measured_flops
-from thresher.training.learned import ByQuantile, Learned, Shapes
+from thresher.training.thresher import ByQuantile, Shapes, Thresher
 from thresher.training.trainer import Trainer
 
 LAYERS, TARGET = 6, 0.6
 
 
-def racing(steps: int | None = 20, **settings: Any) -> tuple[Trainer, Learned, Shapes]:
+def racing(steps: int | None = 20, **settings: Any) -> tuple[Trainer, Thresher, Shapes]:
     model = gated_model(layers=LAYERS, **{name: settings.pop(name) for name in ("scale",) if name in settings})
     more = {"hard_epochs": 0.0, "soft_epochs": 0.0} if steps is None else {"max_steps": steps}
-    config = quick(method="learned", target_flops=TARGET, **more, **settings)
+    config = quick(method="thresher", target_flops=TARGET, **more, **settings)
     trainer = trainer_for(model, config, task=keyword_task(96, selection=120))
     rule = gates_of(model).rule
-    assert isinstance(rule, Shapes) and isinstance(trainer.method, Learned)
+    assert isinstance(rule, Shapes) and isinstance(trainer.method, Thresher)
     return trainer, trainer.method, rule
 
 
@@ -95,8 +95,8 @@ def test_however_many_there_are_the_one_that_stays_meets_the_target(shapes: int)
 def test_without_a_step_the_nearest_is_taken_too(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, method, rule = racing(steps=None)
     dictated = {0: 0.4, 1: 0.3, 2: 0.1, 3: 0.2}
-    plain = Learned._divergence_of
-    monkeypatch.setattr(Learned, "_divergence_of", lambda self, i: (plain(self, i), dictated[i])[1])
+    plain = Thresher._divergence_of
+    monkeypatch.setattr(Thresher, "_divergence_of", lambda self, i: (plain(self, i), dictated[i])[1])
     found = trainer.fit()
     gates = gates_of(trainer.model)
     assert rule.in_race() == [2] and torch.equal(gates.thresholds, rule.thresholds[2])

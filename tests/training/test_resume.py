@@ -1,5 +1,6 @@
 """Interrupted work goes on as if nothing had happened, to the bit."""
 
+import json
 import shutil
 import signal
 from dataclasses import replace
@@ -211,6 +212,16 @@ def test_changed_settings_are_named(stopped: Path) -> None:
     assert str(error.value) == ("the interrupted run had other settings for: lr, seed; resume with the same ones")
 
 
+def test_a_run_that_was_stopped_under_a_methods_former_name_goes_on(tmp_path: Path) -> None:
+    interrupt(tmp_path, "soft", 4)
+    file = tmp_path / "state" / "about.json"
+    about = json.loads(file.read_text(encoding="utf-8"))
+    assert about["identity"]["method"] == "ltp"
+    about["identity"]["method"] = "soft"
+    file.write_text(json.dumps(about), encoding="utf-8")
+    assert train(tmp_path, resume=True)[1].history
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -301,7 +312,7 @@ def test_how_steps_run_may_change_between_interruption_and_resumption(whole: Any
     assert differing(train(tmp_path, resume=True, seed=9, config=changed)[0], whole[0]) == []
 
 
-@pytest.mark.parametrize("method", ["lat", "learned"])
+@pytest.mark.parametrize("method", ["lat", "thresher"])
 def test_what_another_run_remembered_in_the_folder_is_not_recalled(tmp_path: Path, method: str) -> None:
     config = quick(method=method, max_steps=STEPS, target_flops=0.6)
     train(tmp_path, config=config, finetune=False)

@@ -19,7 +19,15 @@ from thresher.training.search import chain as search_module
 from thresher.training.search import store as search_store
 from thresher.training.search import trial as search_trial
 from thresher.training.search.chain import Found, search
-from thresher.training.search.store import given_up, open_study, record, requeue_killed, shown_number, tell
+from thresher.training.search.store import (
+    check_identity,
+    given_up,
+    open_study,
+    record,
+    requeue_killed,
+    shown_number,
+    tell,
+)
 from thresher.training.search.table import statement
 
 TASK = keyword_task(64, selection=200)
@@ -32,7 +40,7 @@ def run(
     wanted = SearchConfig(**{"max_drop": 0.3, "start_flops": 0.8, "max_trials": 3, **settings})
     progress = (lambda: seen) if seen is not None else Recorder
     arguments: dict[str, Any] = {"folder": folder, "finetune": True, "device": "cpu", "progress": progress}
-    train = train or quick(method="learned", max_steps=30, save_seconds=0.0)
+    train = train or quick(method="thresher", max_steps=30, save_seconds=0.0)
     return search(gated_model(), tiny_tokenizer(), task, train, wanted, **arguments)
 
 
@@ -193,10 +201,18 @@ def test_a_search_that_was_killed_after_training_does_not_train_again(tmp_path: 
     assert seen.begun == [] and states(folder) == ["COMPLETE", "FAIL", "COMPLETE"]
 
 
+def test_a_search_that_began_under_the_methods_former_name_goes_on(tmp_path: Path) -> None:
+    study = open_study(tmp_path)
+    check_identity(study, {"method": "learned", "seed": 0})
+    check_identity(study, {"method": "thresher", "seed": 0})
+    with pytest.raises(RunError, match="other settings for: seed"):
+        check_identity(study, {"method": "thresher", "seed": 1})
+
+
 def test_other_settings_do_not_resume(done: tuple[Found, Path, Recorder]) -> None:
     _, folder, _ = done
     with pytest.raises(RunError, match="other settings for: confidence, seed; resume with the same ones"):
-        run(folder, confidence=0.7, train=quick(method="learned", max_steps=30, seed=1))
+        run(folder, confidence=0.7, train=quick(method="thresher", max_steps=30, seed=1))
     with pytest.raises(RunError, match="other settings for: data"):
         run(folder, task=keyword_task(64, selection=199))
 
@@ -336,7 +352,7 @@ def test_trials_that_end_out_of_order_are_not_taken_for_one_another(
 def test_refusals_come_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"workers = 5000 is more than the \d+ cores? here"):
         run(tmp_path, workers=5000)
-    with pytest.raises(ConfigError, match="method = 'random': a search is for learned thresholds"):
+    with pytest.raises(ConfigError, match="method = 'random': a search is for method thresher"):
         run(tmp_path, train=quick(method="random"))
     with monkeypatch.context() as patch:
         patch.setenv("WORLD_SIZE", "2")

@@ -9,7 +9,7 @@ import torch
 from tests.training.tiny import gated_model, keyword_task, quick, tiny_tokenizer, tokenizer_for
 from thresher.models.attach import gates_of
 from thresher.training import step as module
-from thresher.training.method import Soft
+from thresher.training.method import Ltp
 from thresher.training.optimizer import make_optimizer
 from thresher.training.snapshot import optimizer_tensors, restore_optimizer
 from thresher.training.trainer import Trainer
@@ -22,7 +22,7 @@ def trained(
 ) -> tuple[dict[str, torch.Tensor], Any]:
     model = gated_model(name, dropout=dropout)
     config = quick(record=record, soft_epochs=0.0, max_steps=24, **changes)
-    trainer = Trainer(model, tokenizer_for(name), keyword_task(), config, method=Soft, finetune=True, device="cuda")
+    trainer = Trainer(model, tokenizer_for(name), keyword_task(), config, method=Ltp, finetune=True, device="cuda")
     standing = trainer.fit()
     return {name: value.cpu() for name, value in model.state_dict().items()}, standing
 

@@ -29,7 +29,7 @@ from thresher.models.predict import Predictions
 from thresher.tasks.encode import encode, padded_batches
 from thresher.training import trainer as trainer_module
 from thresher.training.budget import measured_flops
-from thresher.training.method import Soft
+from thresher.training.method import Ltp
 
 # --- repetition ------------------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ def test_the_controller_holds_the_target_in_the_hard_stage() -> None:
     model = gated_model()
     trainer = trainer_for(model, quick(max_steps=20, target_flops=0.6), progress=Watch())
     trainer.fit()
-    assert isinstance(trainer.method, Soft)
+    assert isinstance(trainer.method, Ltp)
     target = 0.6 + trainer.method._surplus
     assert target == pytest.approx(0.6, abs=0.05)
     moves = [math.log(after / before) for before, after in zip(thresholds, thresholds[1:], strict=False)]

@@ -27,7 +27,7 @@ VALUES = TaskSpec(name="values", text_column="text", pair_column=None, labels=()
 
 # Everything a test does not care about: plain float32 on the CPU, short stages.
 QUICK: dict[str, Any] = {
-    "method": "soft",  # the one with all stages
+    "method": "ltp",  # the one with all stages
     "precision": "fp32",
     "batch_size": 8,
     "max_length": 32,

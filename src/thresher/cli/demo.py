@@ -43,7 +43,7 @@ def demo(
     job = Job(
         model=str(_embedded_model()),
         task=load_task("movies", data=None),
-        prune={"score": score_of("learned")},
+        prune={"score": score_of("thresher")},
         train=demo_settings(seed),
         out=out,
         finetune="always",

@@ -29,7 +29,7 @@ def keys(config: dict[str, Any]) -> list[Key]:
         {
             "task": task,
             "model": model,
-            "method": config["variants"][variant].get("method", "learned"),
+            "method": config["variants"][variant].get("method", "thresher"),
             "variant": variant,
             "target": target,
             "seed": seed,

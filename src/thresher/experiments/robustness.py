@@ -168,7 +168,7 @@ def row_table(rows: Sequence[Row], config: dict[str, Any]) -> str:
 
 
 def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
-    """Means over seeds, the gap between learned thresholds and LAT seed by seed, and the paper's numbers."""
+    """Means over seeds, the gap between method thresher and LAT seed by seed, and the paper's numbers."""
     lines = []
     for task, about in config["tasks"].items():
         own = {method: [r for r in rows if (r["task"], r["method"]) == (task, method)] for method in config["compared"]}
@@ -179,16 +179,16 @@ def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
         for method, found in own.items():
             if found:
                 lines.append([about["name"], method, *(_cell(found, name, "pruned") for name in BUCKETS)])
-        gap = [_gap(own.get("learned", []), own.get("lat", []), name) for name in BUCKETS]
-        lines.append([f"**{about['name']}**", "**learned - lat**", *gap])
+        gap = [_gap(own.get("thresher", []), own.get("lat", []), name) for name in BUCKETS]
+        lines.append([f"**{about['name']}**", "**thresher - lat**", *gap])
         paper: dict[str, list[list[float]]] = about.get("paper", {})
         for method, cells in paper.items():
             said = [f"*{score:.2f} @ {cost / 100:.3f}*" for score, cost in cells]
             lines.append([about["name"], f"*paper, RoBERTa-base: {method}*", *said])
         if paper:
-            both = zip(paper["learned"], paper["lat"], strict=True)
+            both = zip(paper["ltp"], paper["lat"], strict=True)
             gaps = [f"*{ours[0] - theirs[0]:+.2f}*" for ours, theirs in both]
-            lines.append([about["name"], "*paper, RoBERTa-base: learned - lat*", *gaps])
+            lines.append([about["name"], "*paper, RoBERTa-base: ltp - lat*", *gaps])
     return markdown_table(["task", "method", *BUCKETS], lines)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from thresher.config import with_methods_today
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.experiments.experiment import Experiment, Key, Row, Setting, key_of
 from thresher.interruption import interruptions
@@ -133,7 +134,7 @@ def _in_threads(
 
 
 def read_records(file: Path) -> list[Row]:
-    """All rows; a last line that an interruption left half written is taken out of the file."""
+    """All rows, with the present names of methods; a last line that an interruption left half written is taken out."""
     if not file.exists():
         return []
     text = file.read_text(encoding="utf-8")
@@ -141,9 +142,10 @@ def read_records(file: Path) -> list[Row]:
     if half:
         write_text(file, whole + end)
     try:
-        return [json.loads(line) for line in whole.splitlines() if line.strip()]
+        rows = [json.loads(line) for line in whole.splitlines() if line.strip()]
     except json.JSONDecodeError as error:
         raise DataError(f"{file} has a line that is not JSON: {error}; restore the file from git") from error
+    return [with_methods_today(row, "method", "variant") for row in rows]
 
 
 def in_order(rows: Sequence[Row], experiment: Experiment, config: dict[str, Any]) -> list[Row]:

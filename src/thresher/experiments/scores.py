@@ -53,7 +53,7 @@ def compared(dense: Path, task: Any, key: Key) -> Row:
     from thresher.models.rules import TopShare
     from thresher.tasks.encode import encode, padded_batches, usable_positions
     from thresher.training.budget import measured_flops, scale_to_target
-    from thresher.training.learned import Fall
+    from thresher.training.thresher import Fall
 
     model, tokenizer = load_dense(dense)
     model.to(choose_device()[0])

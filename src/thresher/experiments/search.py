@@ -117,7 +117,7 @@ def _searched(key: Key, setting: Setting, dense: Path) -> Row | None:
 
 
 def _swept(key: Key, setting: Setting, dense: Path) -> Row | None:
-    own = {"method" if name == "kind" else name: key[name] for name in KEY} | {"method": "learned"}
+    own = {"method" if name == "kind" else name: key[name] for name in KEY} | {"method": "thresher"}
     out = trained_run(own, setting)
     if out is None:
         return None

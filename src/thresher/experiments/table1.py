@@ -27,7 +27,7 @@ def check(setting: Setting) -> None:
 def keys(config: dict[str, Any]) -> list[Key]:
     """The target of a task is that of its model, or one for all."""
     return [
-        {"task": task, "model": model, "method": "learned", "target": about["target"][model], "seed": seed}
+        {"task": task, "model": model, "method": "thresher", "target": about["target"][model], "seed": seed}
         for seed in config["seeds"]
         for model in config["models"]
         for task, about in config["tasks"].items()

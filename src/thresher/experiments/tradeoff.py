@@ -19,8 +19,8 @@ __all__ = ["KEY", "check", "keys", "measure", "publish"]
 
 KEY = ("task", "model", "method", "target", "seed")
 COLOURS = {
-    "learned": "#d1495b",
-    "soft": "#e39aa4",
+    "thresher": "#d1495b",
+    "ltp": "#e39aa4",
     "manual": "#edae49",
     "spatten": "#1f5fa8",
     "lat": "#66a182",
@@ -28,7 +28,7 @@ COLOURS = {
     "power": "#7f7f7f",
     "random": "#bbbbbb",
 }
-REPEATED = "widths/records.jsonl"  # its races are runs of `learned` with the same settings
+REPEATED = "widths/records.jsonl"  # its races are runs of `thresher` with the same settings
 CONTROL = "dense"  # trained on without pruning: one point, at full cost
 
 
@@ -74,8 +74,8 @@ def at_cost(line: Sequence[tuple[float, float]], cost: float) -> float | None:
 
 
 def lead(rows: Sequence[Row], task: str, rival: str) -> list[float]:
-    """Points by which learned thresholds lead a rival, at every measured cost of either that both cover."""
-    ours, theirs = points(rows, task, "learned"), points(rows, task, rival)
+    """Points by which method thresher leads a rival, at every measured cost of either that both cover."""
+    ours, theirs = points(rows, task, "thresher"), points(rows, task, rival)
     if not ours or not theirs:
         return []
     found = []
@@ -87,8 +87,8 @@ def lead(rows: Sequence[Row], task: str, rival: str) -> list[float]:
 
 
 def verdict(rows: Sequence[Row], config: dict[str, Any]) -> str:
-    """Smallest and mean lead of learned thresholds at matched cost, and the tasks' mean of the latter."""
-    rivals = [method for method in config["compared"] if method not in ("learned", CONTROL)]
+    """Smallest and mean lead of method thresher at matched cost, and the tasks' mean of the latter."""
+    rivals = [method for method in config["compared"] if method not in ("thresher", CONTROL)]
     leads = {task: [lead(rows, task, rival) for rival in rivals] for task in config["tasks"]}
     lines = [
         [config["tasks"][task]["name"], *(f"{min(one):+.2f} / {mean(one):+.2f}" if one else "" for one in found)]
@@ -97,7 +97,7 @@ def verdict(rows: Sequence[Row], config: dict[str, Any]) -> str:
     if all(one for found in leads.values() for one in found):
         means = [mean(mean(one) for one in column) for column in zip(*leads.values(), strict=True)]
         lines.append(["**mean of the tasks**", *(f"{value:+.2f}" for value in means)])
-    return markdown_table(["lead of learned at matched cost, least / mean", *rivals], lines)
+    return markdown_table(["lead of thresher at matched cost, least / mean", *rivals], lines)
 
 
 def repeated(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
@@ -140,7 +140,7 @@ def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path
             line = points(rows, task, method)
             if line and method != CONTROL:
                 costs, scores = zip(*line, strict=True)
-                wide = 2.2 if method == "learned" else 1.3
+                wide = 2.2 if method == "thresher" else 1.3
                 axes.plot(
                     costs,
                     [100 * s for s in scores],

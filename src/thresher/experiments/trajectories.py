@@ -66,7 +66,7 @@ def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
         numbers = [f"{100 * row['accuracy']:.2f}", f"{row['relative_flops']:.3f}", f"{per_layer(row):.1f}"]
         lat = _of(rows, row["task"], "lat")
         fewer = ["", ""]
-        if row["method"] == "learned" and lat is not None:
+        if row["method"] == "thresher" and lat is not None:
             fewer = [f"{100 * (1 - per_layer(row) / per_layer(lat)):.1f}%", about.get("paper", "")]
         lines.append([about["name"], row["method"], *numbers, *fewer])
     return markdown_table(COLUMNS, lines)
@@ -75,14 +75,14 @@ def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
 def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
     """A panel for each task: one line per sample, darker where the text is longer; the mean; LAT's lengths."""
     pyplot = pyplot_in_style()
-    tasks = [task for task in config["tasks"] if _of(rows, task, "learned")]
+    tasks = [task for task in config["tasks"] if _of(rows, task, "thresher")]
     figure, grid = pyplot.subplots(
         1, max(1, len(tasks)), figsize=(5.6 * max(1, len(tasks)), 4.2), layout="constrained", squeeze=False
     )
     for axes, task in zip(grid.flat, tasks, strict=False):
-        learned = _of(rows, task, "learned")
-        assert learned is not None  # tasks are those that have it
-        _panel(axes, learned, _of(rows, task, "lat"), pyplot.get_cmap("YlGnBu"))
+        ours = _of(rows, task, "thresher")
+        assert ours is not None  # tasks are those that have it
+        _panel(axes, ours, _of(rows, task, "lat"), pyplot.get_cmap("YlGnBu"))
         axes.set_title(config["tasks"][task]["name"], loc="left", fontweight="bold", color=INK)
     grid[0, 0].set_ylabel("tokens")
     found = {name: line for axes in grid.flat for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
@@ -95,16 +95,14 @@ def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path
     return files
 
 
-def _panel(axes: Any, learned: Row, lat: Row | None, colours: Any) -> None:
-    layers = range(len(learned["mean"]))
-    samples = sorted(learned["samples"])
+def _panel(axes: Any, ours: Row, lat: Row | None, colours: Any) -> None:
+    layers = range(len(ours["mean"]))
+    samples = sorted(ours["samples"])
     for place, sample in enumerate(samples):
         shade = colours(0.3 + 0.65 * place / max(1, len(samples) - 1))
-        name = f"learned thresholds, {len(samples)} texts" if place == len(samples) // 2 else None
+        name = f"thresher, {len(samples)} texts" if place == len(samples) // 2 else None
         axes.plot(layers, sample, color=shade, linewidth=1.3, label=name)
-    axes.plot(
-        layers, learned["mean"], color="black", linewidth=2, linestyle=":", label="learned thresholds, mean of all rows"
-    )
+    axes.plot(layers, ours["mean"], color="black", linewidth=2, linestyle=":", label="thresher, mean of all rows")
     if lat and lat["counts"]:
         axes.plot(
             layers[1:],

@@ -22,7 +22,7 @@ BEST = "best of the widths on selection rows"
 def keys(config: dict[str, Any]) -> list[Key]:
     """Neighbours are of different tasks: rows of one task wait for the same dense model."""
     return [
-        {"task": task, "model": model, "method": "learned", "variant": variant, "target": target, "seed": seed}
+        {"task": task, "model": model, "method": "thresher", "variant": variant, "target": target, "seed": seed}
         for seed in config["seeds"]
         for model in config["models"]
         for target in config["targets"]

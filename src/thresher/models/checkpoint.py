@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from thresher.config import PruneConfig
+from thresher.config import PruneConfig, with_methods_today
 from thresher.errors import CheckpointError, ConfigError, ModelError
 from thresher.models.attach import gates_of, prune_, weights_without_gates
 from thresher.models.registry import family_named
@@ -128,7 +128,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             rule_from(manifest["rule"], layers=manifest["layers"])
     except ConfigError as error:
         raise CheckpointError(f"{file}: {error}") from error
-    return dict(manifest)
+    recipe = manifest.get("recipe")
+    return {**manifest, **({"recipe": with_methods_today(recipe)} if isinstance(recipe, dict) else {})}
 
 
 def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) -> tuple[Any, Any]:

@@ -149,10 +149,10 @@ class Thresholds(Method):
         return surplus
 
 
-class Soft(Thresholds):
+class Ltp(Thresholds):
     """The paper's: a soft stage learns the thresholds together with the weights."""
 
-    name = "soft"
+    name = "ltp"
     learns = True
 
     def before_soft_step(self, progress: float) -> None:

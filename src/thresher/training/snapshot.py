@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from thresher.config import with_methods_today
 from thresher.errors import RunError
 from thresher.models.checkpoint import replacing_folder
 from thresher.records import write_json
@@ -53,6 +54,7 @@ def read_snapshot(work: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, A
         raise RunError(f"nothing to resume in {work}; start without --resume")
     try:
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        about["identity"] = with_methods_today(about.get("identity", {}))
         return {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}, about
     except (ValueError, SafetensorError) as error:
         raise RunError(f"the saved state in {folder} is damaged ({error}); start anew with --overwrite") from error

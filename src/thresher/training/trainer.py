@@ -27,7 +27,6 @@ from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.judge import Judge, blind
-from thresher.training.learned import Learned
 from thresher.training.method import Method, Run
 from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
@@ -36,6 +35,7 @@ from thresher.training.sample import cost_sample, protected_counts
 from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
 from thresher.training.standing import Standing, digest_of
+from thresher.training.thresher import Thresher
 
 FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
 
@@ -56,7 +56,7 @@ class Trainer:
         task: Task,
         config: TrainConfig | None = None,
         *,
-        method: type[Method] = Learned,
+        method: type[Method] = Thresher,
         finetune: bool = False,
         work: Path | None = None,
         resume: bool = False,
@@ -340,7 +340,7 @@ class Trainer:
             raise RunError("resume needs the work folder of the interrupted run")
         groups, about = read_snapshot(self.work)
         identity = self._identity
-        changed = sorted(name for name, value in identity.items() if about.get("identity", {}).get(name) != value)
+        changed = sorted(name for name, value in identity.items() if about["identity"].get(name) != value)
         if changed:
             raise RunError(
                 f"the interrupted run had other settings for: {', '.join(changed)}; resume with the same ones"

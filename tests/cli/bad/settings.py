@@ -15,7 +15,9 @@ SETTINGS = [
         2,
     ),
     Bad("unknown recipe", PRUNE + " --recipe soup", ("recipe = 'soup'", "default, paper"), 2),
-    Bad("unknown method", PRUNE + " --method magic", ("method = 'magic'", "learned, soft, manual"), 2),
+    Bad("unknown method", PRUNE + " --method magic", ("method = 'magic'", "thresher, ltp, manual"), 2),
+    Bad("a method's former name", PRUNE + " --method soft", ("method = 'soft' is now called 'ltp'", "give that"), 2),
+    Bad("by --set", PRUNE + " --set method=learned", ("method = 'learned' is now called 'thresher'",), 2),
     Bad("price for a ramp", PRUNE + " --method manual --lambda 0.1", ("'manual' learns nothing", "target_flops"), 2),
     Bad("paper's price for top-k", PRUNE + " --method spatten --recipe paper", ("'spatten' learns nothing",), 2),
     Bad(
@@ -37,14 +39,14 @@ SETTINGS = [
     Bad("a setting given twice", PRUNE + " --lr 1e-3 --set lr=1e-4", ("lr is given twice", "give it once"), 2),
     Bad(
         "recipe's price for ours",
-        PRUNE + " --recipe paper --method learned",
+        PRUNE + " --recipe paper --method thresher",
         ("lambda_ = 0.1 could price (recipe paper has it)", "give target_flops"),
         2,
     ),
     Bad(
         "a setting of another method",
         PRUNE + " --set soft_mask=plain",
-        ("soft_mask is a setting of method soft", "method learned does not read it"),
+        ("soft_mask is a setting of method ltp", "method thresher does not read it"),
         2,
     ),
     Bad("distillation above 1", PRUNE + " --distill 2", ("distill = 2.0", "above 1.0"), 2),

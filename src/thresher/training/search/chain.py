@@ -74,8 +74,8 @@ def check_settings(settings: SearchConfig, train: TrainConfig) -> None:
         )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a search starts its own processes; run it without accelerate launch, with --workers N")
-    if train.method != "learned":
-        raise ConfigError(f"method = '{train.method}': a search is for learned thresholds; leave the method out")
+    if train.method != "thresher":
+        raise ConfigError(f"method = '{train.method}': a search is for method thresher; leave the method out")
 
 
 def search(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from thresher.config import SearchConfig
+from thresher.config import SearchConfig, with_methods_today
 from thresher.errors import ConfigError, RunError
 from thresher.models.attach import encoder_shape
 from thresher.tasks.splits import fingerprint
@@ -86,6 +86,7 @@ def check_identity(study: "Study", identity: dict[str, Any]) -> None:
     if before is None:
         study.set_user_attr("identity", identity)
         return
+    before = with_methods_today(before)
     changed = sorted(name for name, value in identity.items() if before.get(name) != value)
     if changed:
         raise RunError(

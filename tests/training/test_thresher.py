@@ -10,8 +10,8 @@ from thresher.baselines import method_named
 from thresher.errors import ConfigError
 from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
-from thresher.training import learned
-from thresher.training.learned import ByQuantile, Shapes
+from thresher.training import thresher as thresher_method
+from thresher.training.thresher import ByQuantile, Shapes
 
 LAYERS = 6
 
@@ -56,7 +56,7 @@ def test_the_floor_is_in_the_unit_of_the_scores() -> None:
     task = keyword_task()
     for scale in ("relative", "paper"):
         model = gated_model(scale=scale)
-        trainer = trainer_for(model, quick(method="learned"), method=method_named("learned"), task=task)
+        trainer = trainer_for(model, quick(method="thresher"), method=method_named("thresher"), task=task)
         mean = sum(trainer.selection_set.lengths) / len(trainer.selection_set.lengths)
         assert gates_of(model).rule.floor == pytest.approx(0.01 if scale == "relative" else 0.01 / mean)  # type: ignore[union-attr]
 
@@ -65,8 +65,8 @@ def test_evaluation_costs_the_target_wherever_training_drifted(monkeypatch: pyte
     """Under dropout a layer keeps another share than without; here thresholds run away altogether."""
     monkeypatch.setattr(Shapes, "track", lambda self, index, kept: self.thresholds[index].mul_(1.3))
     model = gated_model(layers=LAYERS)
-    config = quick(method="learned", target_flops=0.6, max_steps=20, lr=1e-6)
-    found = trainer_for(model, config, method=method_named("learned"), task=keyword_task(128, selection=200)).fit()
+    config = quick(method="thresher", target_flops=0.6, max_steps=20, lr=1e-6)
+    found = trainer_for(model, config, method=method_named("thresher"), task=keyword_task(128, selection=200)).fit()
     assert found.history[0]["relative_flops"] < 0.5
     assert found.history[-1]["relative_flops"] == pytest.approx(0.6, abs=0.03)
 
@@ -76,8 +76,8 @@ def test_shapes_differ_and_one_is_left_however_few_the_steps(layers: int, shapes
     target = {1: 1.0, 2: 0.8}.get(layers, 0.6)
     for steps in (1, 2, 3, 7):
         model = gated_model(layers=layers)
-        config = quick(method="learned", target_flops=target, max_steps=steps)
-        trainer = trainer_for(model, config, method=method_named("learned"))
+        config = quick(method="thresher", target_flops=target, max_steps=steps)
+        trainer = trainer_for(model, config, method=method_named("thresher"))
         rule = gates_of(model).rule
         assert isinstance(rule, Shapes) and len(rule.racing) == trainer.method.searches == shapes
         trainer.fit()
@@ -88,8 +88,8 @@ def test_one_width_is_one_shape_without_a_race() -> None:
     """Half of the layers here, in the unit of twelve: tokens fall over three of six."""
     model = gated_model(layers=LAYERS)
     recorder = Recorder()
-    config = quick(method="learned", target_flops=0.6, max_steps=8, widths=[6])
-    trainer = trainer_for(model, config, method=method_named("learned"), progress=recorder)
+    config = quick(method="thresher", target_flops=0.6, max_steps=8, widths=[6])
+    trainer = trainer_for(model, config, method=method_named("thresher"), progress=recorder)
     rule = gates_of(model).rule
     assert isinstance(rule, Shapes) and len(rule.racing) == 1
     trainer.fit()
@@ -101,25 +101,25 @@ def test_one_width_is_one_shape_without_a_race() -> None:
 def test_the_last_layer_collapses_where_it_is_asked_to() -> None:
     for collapse_last in (True, False):
         model = gated_model(layers=LAYERS, collapse_last=collapse_last)
-        config = quick(method="learned", target_flops=0.95, max_steps=2)
-        trainer_for(model, config, method=method_named("learned")).fit()
+        config = quick(method="thresher", target_flops=0.95, max_steps=2)
+        trainer_for(model, config, method=method_named("thresher")).fit()
         assert math.isinf(gates_of(model).thresholds[-1]) == collapse_last
 
 
 def test_the_first_token_must_stay() -> None:
     model = gated_model(protect=("none",), collapse_last=False)
-    with pytest.raises(ConfigError, match="'learned' ends in layers that keep only protected tokens; add 'first'"):
-        trainer_for(model, quick(method="learned"), method=method_named("learned"))
+    with pytest.raises(ConfigError, match="'thresher' ends in layers that keep only protected tokens; add 'first'"):
+        trainer_for(model, quick(method="thresher"), method=method_named("thresher"))
 
 
 def test_the_race_halves_twice_and_one_shape_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divergences are dictated: the third shape wins, and its thresholds are what the engine gets."""
     model = gated_model(layers=LAYERS)
-    config = quick(method="learned", target_flops=0.6, max_steps=20)
+    config = quick(method="thresher", target_flops=0.6, max_steps=20)
     recorder = Recorder()
-    trainer = trainer_for(model, config, method=method_named("learned"), task=keyword_task(), progress=recorder)
+    trainer = trainer_for(model, config, method=method_named("thresher"), task=keyword_task(), progress=recorder)
     method = trainer.method
-    assert isinstance(method, learned.Learned)
+    assert isinstance(method, thresher_method.Thresher)
     order = iter([0.4, 0.3, 0.1, 0.2, 0.15, 0.25])  # four shapes, then the better two: the third and the fourth
     monkeypatch.setattr(type(method), "_divergence_of", lambda self, index: next(order))
     trainer.fit()

@@ -111,17 +111,17 @@ class Shapes(Rule):
         self.thresholds[index] = torch.where((shares > 0) & (shares < 1), moved, self.thresholds[index])
 
 
-class Learned(Method):
+class Thresher(Method):
     """The default: thresholds that follow a falling share of tokens, whose shape is chosen on the way."""
 
-    name = "learned"
+    name = "thresher"
     knob = "shares"
 
     def begin(self) -> None:
         layers, config = self.run.shape.layers, self.gates.config
         if "first" not in config.protect:
             raise ConfigError(
-                "method = 'learned' ends in layers that keep only protected tokens; add 'first' to protect"
+                "method = 'thresher' ends in layers that keep only protected tokens; add 'first' to protect"
             )
         self._widths = list(dict.fromkeys(max(1.0, width * layers / 12) for width in self.config.widths))
         self.searches = len(self._widths)
