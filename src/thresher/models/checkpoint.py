@@ -4,7 +4,6 @@ The folder opens with plain `from_pretrained` as a dense model. `thresher.json` 
 numbers come from. Nothing is pickled. A folder appears whole or not at all: it is written beside and renamed.
 """
 
-import json
 import math
 import os
 import shutil
@@ -20,13 +19,14 @@ from torch import Tensor, nn
 from thresher.config import PruneConfig
 from thresher.errors import CheckpointError, ConfigError, ModelError
 from thresher.models.attach import gates_of, prune_, weights_without_gates
+from thresher.models.manifest import FORMAT_VERSION as FORMAT_VERSION  # whoever opens runs finds these here
+from thresher.models.manifest import MANIFEST as MANIFEST
+from thresher.models.manifest import THRESHOLDS_ONLY, number_from_json
+from thresher.models.manifest import read_manifest as read_manifest
 from thresher.models.registry import family_named
 from thresher.models.rules import rule_from
 from thresher.records import write_json
 
-FORMAT_VERSION = 2
-THRESHOLDS_ONLY = 1  # what a run without another rule is written as, so that older versions can open it
-MANIFEST = "thresher.json"
 STAYS_TRUE = ("task", "recipe", "base_model")  # of a loaded run, when it is saved again; measurements may not
 
 
@@ -89,46 +89,13 @@ def load(path: str | Path) -> Checkpoint:
     prune_(model, PruneConfig.from_dict(manifest["prune"]))
     gates = gates_of(model)
     try:
-        gates.set_thresholds([_number_from_json(value) for value in manifest["thresholds"]])
+        gates.set_thresholds([number_from_json(value) for value in manifest["thresholds"]])
         if "rule" in manifest:
             gates.rule = rule_from(manifest["rule"], layers=len(gates.thresholds))
     except ConfigError as error:
         raise CheckpointError(f"{folder / MANIFEST}: {error}") from error
     gates.about = {name: manifest[name] for name in STAYS_TRUE if name in manifest}
     return Checkpoint(model=model.eval(), tokenizer=tokenizer, manifest=manifest)
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and check `thresher.json`."""
-    file = folder / MANIFEST
-    if not file.is_file():
-        raise CheckpointError(f"{folder} is not a thresher run: it has no {MANIFEST}; make one with: thresher prune")
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file} is not valid JSON: {error}") from error
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if not isinstance(version, int) or version < 1:
-        raise CheckpointError(f"{file} has no format_version; it was not written by thresher")
-    if version > FORMAT_VERSION:
-        raise CheckpointError(
-            f"{file} has format version {version}, newer than {FORMAT_VERSION}, the newest known here; upgrade thresher"
-        )
-    for name, kind in (("model_type", str), ("layers", int), ("thresholds", list), ("prune", dict)):
-        if not isinstance(manifest.get(name), kind):
-            raise CheckpointError(f"{file} has no valid '{name}'; the file is damaged")
-    thresholds = [_number_from_json(value) for value in manifest["thresholds"]]
-    if len(thresholds) != manifest["layers"]:
-        raise CheckpointError(f"{file} has {len(thresholds)} thresholds for {manifest['layers']} layers")
-    if any(math.isnan(value) for value in thresholds):
-        raise CheckpointError(f"{file} has a threshold that is not a number: {manifest['thresholds']}")
-    try:
-        PruneConfig.from_dict(manifest["prune"])
-        if "rule" in manifest:
-            rule_from(manifest["rule"], layers=manifest["layers"])
-    except ConfigError as error:
-        raise CheckpointError(f"{file}: {error}") from error
-    return dict(manifest)
 
 
 def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) -> tuple[Any, Any]:
@@ -253,13 +220,6 @@ def _check_weights(model: nn.Module, name: str) -> None:
 def _number_to_json(value: float) -> float | str:
     """JSON has no infinity; the word is readable and unambiguous."""
     return value if math.isfinite(value) else str(value)
-
-
-def _number_from_json(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
 
 
 def _first_line(error: Exception) -> str:
