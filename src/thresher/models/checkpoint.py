@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from thresher.config import PruneConfig
 from thresher.errors import CheckpointError, ConfigError, ModelError
 from thresher.models.attach import gates_of, prune_, weights_without_gates
+from thresher.models.folder import check_room, first_line, read_config
 from thresher.models.manifest import FORMAT_VERSION as FORMAT_VERSION  # whoever opens runs finds these here
 from thresher.models.manifest import MANIFEST as MANIFEST
 from thresher.models.manifest import THRESHOLDS_ONLY, number_from_json
@@ -26,6 +27,7 @@ from thresher.models.manifest import read_manifest as read_manifest
 from thresher.models.registry import family_named
 from thresher.models.rules import rule_from
 from thresher.records import write_json
+from thresher.workplace import expanded
 
 STAYS_TRUE = ("task", "recipe", "base_model")  # of a loaded run, when it is saved again; measurements may not
 
@@ -52,7 +54,7 @@ def save(
     `about` adds recipe, quality and so on to the manifest; `dense`, the weights of the unpruned model, go into dense/.
     A run that is already there is replaced; a folder with anything else in it is refused.
     """
-    folder = Path(path).expanduser()
+    folder = Path(expanded(path))
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
         raise CheckpointError(f"{folder} holds something else than a thresher run; choose another folder")
     gates = gates_of(model)
@@ -78,14 +80,10 @@ def save(
 
 def load(path: str | Path) -> Checkpoint:
     """Open a folder written by `save`, with gates attached and everything checked before weights are read."""
-    folder = Path(path).expanduser()
+    folder = Path(expanded(path))
     manifest = read_manifest(folder)
+    _check_config(folder, manifest)
     model, tokenizer = load_dense(folder, whole=True)
-    if model.config.model_type != manifest["model_type"]:
-        raise CheckpointError(
-            f"{folder / MANIFEST} is for model type '{manifest['model_type']}', but the folder holds a "
-            f"'{model.config.model_type}'"
-        )
     prune_(model, PruneConfig.from_dict(manifest["prune"]))
     gates = gates_of(model)
     try:
@@ -98,6 +96,21 @@ def load(path: str | Path) -> Checkpoint:
     return Checkpoint(model=model.eval(), tokenizer=tokenizer, manifest=manifest)
 
 
+def _check_config(folder: Path, manifest: dict[str, Any]) -> None:
+    """Refuse a config.json of another model than the manifest's before anything of its size is allocated."""
+    config = read_config(folder)
+    if config.model_type != manifest["model_type"]:
+        raise CheckpointError(
+            f"{folder / MANIFEST} is for model type '{manifest['model_type']}', but the folder holds a "
+            f"'{config.model_type}'"
+        )
+    layers = getattr(config, "num_hidden_layers", manifest["layers"])
+    if layers != manifest["layers"]:
+        raise CheckpointError(
+            f"{folder / MANIFEST}: {manifest['layers']} thresholds given for a model with {layers} layers"
+        )
+
+
 def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) -> tuple[Any, Any]:
     """Load a sequence classifier and its tokenizer from a folder or a hub name, checking the family first.
 
@@ -106,16 +119,17 @@ def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) 
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    name = _expanded(path)
-    config = _read_config(name, **config_changes)
+    name = expanded(path)
+    config = read_config(name, **config_changes)
     family_named(config.model_type)
+    check_room(name, config, whole=whole)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model, loading = AutoModelForSequenceClassification.from_pretrained(
-            name, config=config, ignore_mismatched_sizes=True, output_loading_info=True
+            name, config=config, ignore_mismatched_sizes=True, output_loading_info=True, trust_remote_code=False
         )
     except Exception as error:  # the loaders raise many kinds, from safetensors' to bare Exception
-        raise ModelError(f"cannot load model and tokenizer from '{name}': {_first_line(error)}") from error
+        raise ModelError(f"cannot load model and tokenizer from '{name}': {first_line(error)}") from error
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes up when there are no files
         raise ModelError(f"'{name}' has no tokenizer; add its tokenizer.json (tokenizer.save_pretrained writes it)")
     _check_complete(model, loading, name=name, whole=whole)
@@ -125,41 +139,12 @@ def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) 
 
 def has_head(path: str | Path, num_labels: int | None = None) -> bool:
     """Whether the folder holds a sequence classifier, with this many outputs where the number is given."""
-    config = _read_config(_expanded(path))
+    config = read_config(path)
     return _is_classifier(config) and num_labels in (None, config.num_labels)
 
 
 def _is_classifier(config: Any) -> bool:
     return any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
-
-
-def _expanded(path: str | Path) -> str:
-    name = str(path)
-    return str(Path(name).expanduser()) if name.startswith("~") else name
-
-
-def _read_config(name: str, **changes: Any) -> Any:
-    """The model's configuration; a path that leads nowhere is told apart from a name on the hub."""
-    from transformers import AutoConfig
-
-    if not Path(name).exists():
-        _check_hub_name(name)
-    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise ModelError(f"{name} is not a Hugging Face model folder: it has no config.json")
-    try:
-        return AutoConfig.from_pretrained(name, **changes)
-    except Exception as error:  # a damaged file raises many kinds, from OSError to the hub library's own
-        nowhere = "" if Path(name).exists() else f"; there is no folder {name} either"
-        raise ModelError(f"cannot read a model configuration from '{name}': {_first_line(error)}{nowhere}") from error
-
-
-def _check_hub_name(name: str) -> None:
-    """Refuse what can only be meant as a folder: the hub would be blamed for it. Its names are `a` and `owner/a`."""
-    owner, slash, rest = name.partition("/")
-    if name.startswith((".", "/")) or "/" in rest or (slash and not rest):
-        raise ModelError(f"model folder {name} does not exist")
-    if slash and Path(owner).is_dir():
-        raise ModelError(f"model folder {name} does not exist; {owner} is a folder here, so the hub is not asked")
 
 
 def _check_complete(model: Any, loading: dict[str, Any], *, name: str, whole: bool) -> None:
@@ -220,7 +205,3 @@ def _check_weights(model: nn.Module, name: str) -> None:
 def _number_to_json(value: float) -> float | str:
     """JSON has no infinity; the word is readable and unambiguous."""
     return value if math.isfinite(value) else str(value)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -9,6 +9,7 @@ from thresher.config import PruneConfig
 from thresher.errors import CheckpointError, ConfigError
 from thresher.models.rules import rule_from
 from thresher.records import read_json
+from thresher.workplace import folder_here
 
 FORMAT_VERSION = 2
 THRESHOLDS_ONLY = 1  # what a run without another rule is written as, so that older versions can open it
@@ -18,10 +19,16 @@ MANIFEST = "thresher.json"
 LATER_SETTINGS = frozenset({"score"})
 
 
+def is_run(path: str | Path) -> bool:
+    """Whether a folder was written by thresher; text that can be no path names none."""
+    folder = folder_here(path)
+    return folder is not None and (folder / MANIFEST).is_file()
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read and check `thresher.json`."""
     file = folder / MANIFEST
-    if not file.is_file():
+    if not is_run(folder):
         raise CheckpointError(f"{folder} is not a thresher run: it has no {MANIFEST}; make one with: thresher prune")
     manifest = read_json(file, error=CheckpointError)
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
