@@ -14,13 +14,14 @@ import pytest
 PACKAGE = "thresher"
 SOURCE = Path(__file__).resolve().parents[1] / "src" / PACKAGE
 
-OPEN_TO_ALL = {"config", "errors", "hardware", "interruption", "records", "workplace"}
+OPEN_TO_ALL = {"config", "errors", "hardware", "interruption", "records", "text", "workplace"}
 MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "errors": set(),
     "records": set(),
     "hardware": set(),
     "interruption": set(),
+    "text": set(),
     "workplace": set(),
     "core": set(),
     "models": {"core"},

@@ -63,7 +63,7 @@ def _as_declared(name: str, value: Any, declared: Any) -> Any:
     for kind in allowed:
         origin = typing.get_origin(kind) or kind
         if origin is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+            return float(value) if isinstance(value, float) or abs(value) < 2**63 else math.inf  # refused by its rule
         if origin is tuple and isinstance(value, list | tuple):
             element = typing.get_args(kind)[0]  # words are checked by their choices
             return tuple(value if element is str else (_as_declared(name, one, element) for one in value))
@@ -125,7 +125,7 @@ class PruneConfig(Settings):
         True, "let the last layer keep only protected tokens; lossless for heads that read the first token"
     )
     separator_id: int | None = setting(
-        None, "token id of the separator; needed to protect separators or the first segment", low=0
+        None, "token id of the separator; needed to protect separators or the first segment", low=0, high=2**31 - 1
     )
 
     def __post_init__(self) -> None:
@@ -384,7 +384,7 @@ def given_settings(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]
             raise ConfigError(f"--set {word}: give NAME=VALUE with one of {', '.join([*train, *prune])}")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):  # not TOML, or too deep and too long for its reader
             value = text  # a word needs no quotes
         found[name not in train][name] = value
     return found
@@ -396,7 +396,11 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"configuration file {path} does not exist")
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from error
+    except RecursionError as error:
+        raise ConfigError(f"configuration file {path} is not valid TOML: it is too deep") from error
+    except ValueError as error:  # also bytes that are not UTF-8, and numbers of thousands of digits
         raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from error
     for name, table in tables.items():
         if name not in ("prune", "train") or not isinstance(table, dict):

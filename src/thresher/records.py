@@ -11,10 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from thresher.errors import RunError
+from thresher.errors import RunError, ThresherError
 from thresher.hardware import device_name
 
 ARCHIVED = "$Format:%H$"  # git archive puts the commit here: sources that travel without their history know it still
+LARGEST_JSON = 64 * 2**20  # bytes; a description with a million labels has half of that
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors")
 
 
@@ -71,6 +72,21 @@ def provenance(*, device: str, seed: int | None) -> dict[str, Any]:
         "commit": commit(),
         "seed": seed,
     }
+
+
+def read_json(path: Path, *, error: type[ThresherError]) -> Any:
+    """What a JSON file says; whatever is wrong with it is one `error`, also where it is hostile (deep, huge)."""
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_JSON:
+            raise error(f"{path} has {size:,} bytes; such a file has at most {LARGEST_JSON:,}, so it is something else")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise error(f"{path} cannot be read: {problem.strerror}; check its permissions") from problem
+    except RecursionError as problem:
+        raise error(f"{path} is not valid JSON: its lists or tables lie too deep in one another") from problem
+    except ValueError as problem:  # also bytes that are not UTF-8, and numbers of thousands of digits
+        raise error(f"{path} is not valid JSON: {problem}") from problem
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from thresher.errors import DataError
-from thresher.tasks.readers import half_character, is_blank, read_table
+from thresher.tasks.readers import read_table
 
 ROWS = [{"text": 'a, "good" film\nof sorts', "label": "1"}, {"text": "bad\u2028one", "label": "0"}]
 CSV = 'text,label\r\n"a, ""good"" film\nof sorts",1\r\n\r\nbad\u2028one,0\r\n'
@@ -126,10 +126,3 @@ def test_any_text_survives_the_round_trip(tmp_path: Path, texts: list[str]) -> N
         file.writelines(json.dumps({"text": text, "label": "0"}, ensure_ascii=False) + "\n" for text in texts)
     assert [row["text"] for row in read_table(tmp_path / "rows.csv").rows] == texts
     assert [row["text"] for row in read_table(tmp_path / "rows.jsonl").rows] == texts
-
-
-def test_blank_and_broken_text() -> None:
-    assert is_blank("") and is_blank(" \t\x00\u200b\u00a0\ufeff")
-    assert not is_blank(" . ") and not is_blank("\U0001f600")
-    assert half_character("cut \ud83d") == "\\ud83d"
-    assert half_character("whole \U0001f600") is None

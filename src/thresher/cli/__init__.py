@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from thresher.cli import bench, calibrate, demo, doctor, evaluate, explain, prune, quantize, reproduce, search
-from thresher.cli.output import fail
+from thresher.cli.output import fail, no_room, take_any_character
 from thresher.errors import ConfigError, Interrupted, ThresherError
 from thresher.interruption import interruptions
 from thresher.workplace import has_state, work_of
@@ -84,6 +84,7 @@ def main() -> None:
     """Run a command; user errors are one line, exit code 2 for bad settings, 130 for an interruption as in a shell,
     and 1 for everything else."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    take_any_character()
     try:
         app()
     except ConfigError as error:
@@ -92,3 +93,7 @@ def main() -> None:
         sys.exit(fail(str(error), code=130))
     except ThresherError as error:
         sys.exit(fail(str(error), code=1))
+    except OSError as error:
+        if (message := no_room(error)) is None:
+            raise
+        sys.exit(fail(message, code=1))

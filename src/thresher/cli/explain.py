@@ -111,10 +111,11 @@ def picture(explanations: "Sequence[tuple[Explanation, Explanation | None]]") ->
     """The coloured texts, with what the dense model decides, as an SVG image that needs no font from elsewhere."""
     import io
 
-    from rich.console import Console
     from rich.terminal_theme import MONOKAI
 
-    screen = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False)
+    from thresher.cli.output import Screen
+
+    screen = Screen(record=True, width=100, file=io.StringIO(), force_terminal=True, highlight=False)
     print_legend(screen, explanations[0][0].layers)
     for found, dense in explanations:
         print_explanation(screen, found, dense)

@@ -142,9 +142,9 @@ def _class_names(run: Path, trained_on: dict[str, Any]) -> tuple[str, ...]:
     """The run's classes in order, none for a regression; a model saved without them has them in its config.json."""
     if "labels" in trained_on:
         return tuple(trained_on["labels"])
-    from transformers import AutoConfig
+    from thresher.models.folder import read_config
 
-    config = AutoConfig.from_pretrained(run)
+    config = read_config(run)
     return tuple(str(config.id2label[i]) for i in range(config.num_labels)) if config.num_labels > 1 else ()
 
 

@@ -1,30 +1,96 @@
-"""What commands print: tables for people, one JSON line for machines, one line for an error."""
+"""What commands print: tables for people, one JSON line for machines, one line for an error.
 
+Labels, texts, paths and messages come from anywhere: what a terminal would obey in them is written out here, once.
+"""
+
+import codecs
+import errno
+import io
 import json
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
+
+from thresher.errors import RunError
+from thresher.text import visible
+
+LONGEST = 2000  # characters of an error; a path or label in it may have any number
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Screen(Console):
+    """A console on which the colours are ours alone, and which draws bars where there are only ASCII characters."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        plain = not self.encoding.startswith("utf")
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                text = segment.text.replace("█", "#") if plain else segment.text
+                yield Segment(visible(text), segment.style)
 
 
 def console(as_json: bool) -> Console:
     """Where people read: standard output, or standard error when the JSON line has standard output for itself."""
-    return Console(stderr=as_json, highlight=False)
+    return Screen(stderr=as_json, highlight=False)
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)
+    text = json.dumps(value, ensure_ascii=not _writes_unicode(sys.stdout), allow_nan=False)
+    try:
+        print(visible(text), flush=True)
+    except BrokenPipeError:
+        raise  # whoever read has enough
+    except OSError as error:
+        raise RunError(
+            f"cannot write the JSON line to standard output: {error.strerror}; write it elsewhere"
+        ) from error
 
 
 def fail(message: str, *, code: int) -> int:
     """Print an error as one line and return its exit code. Only the first of several processes speaks."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
+        line = visible(" ".join(message.split()))
+        line = line if len(line) <= LONGEST else f"{line[: LONGEST - 500]} ... {line[-500:]}"
+        print("error:", line, file=sys.stderr, flush=True)
+    _let_go_of(sys.stdout)
     return code
+
+
+def no_room(error: OSError) -> str | None:
+    """What to say of a full disk; None where the error is another."""
+    if error.errno not in NO_ROOM:
+        return None
+    return f"cannot write {error.filename or 'the output'}: {error.strerror}; free some space, or write elsewhere"
+
+
+def take_any_character() -> None:
+    """Let streams that know few characters write the others out, instead of failing in the middle of a table."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not _writes_unicode(stream):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _writes_unicode(stream: TextIO) -> bool:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return codecs.lookup(encoding).name.startswith("utf")
+
+
+def _let_go_of(stream: TextIO) -> None:
+    """What a full disk did not take would be tried again when Python ends, with an error of its own."""
+    try:
+        stream.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def quiet_libraries() -> None:

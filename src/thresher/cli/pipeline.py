@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from thresher.cli.options import load_training_rows, pick_device
 from thresher.config import PruneConfig, TrainConfig
 from thresher.errors import ConfigError, ModelError, RunError
-from thresher.workplace import has_state, work_of
+from thresher.workplace import expanded, has_state, work_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -210,11 +210,10 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
 
 def check_dense(model: str) -> None:
     """Refuse a run of ours, whose weights are those of a pruned model."""
-    from thresher.models.checkpoint import MANIFEST
+    from thresher.models.manifest import is_run
 
-    folder = Path(model).expanduser()
-    if (folder / MANIFEST).is_file():
-        dense = " (it has one in its folder dense/)" if (folder / "dense").is_dir() else ""
+    if is_run(model):
+        dense = " (it has one in its folder dense/)" if (Path(expanded(model)) / "dense").is_dir() else ""
         raise ModelError(f"{model} is a pruned run with thresholds of its own; give a dense model{dense}")
 
 

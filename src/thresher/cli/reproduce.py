@@ -37,10 +37,9 @@ def reproduce(
     """
     import time
 
-    from rich.console import Console
     from rich.markup import escape
 
-    from thresher.cli.output import quiet_libraries
+    from thresher.cli.output import console, quiet_libraries
     from thresher.experiments.experiment import Setting, experiment_named
     from thresher.experiments.runner import RECORDS, in_order, read_config, read_records
 
@@ -49,7 +48,7 @@ def reproduce(
     experiment = experiment_named(name)
     place = folder / name
     config = read_config(place)
-    screen = Console(highlight=False)
+    screen = console(as_json=False)
     quiet_libraries()
     left = failed = 0
     if not draw:

@@ -106,9 +106,11 @@ class Engine:
     @staticmethod
     def on(choice: Choice, model: Any, tokenizer: Any, *, dial: float = 1.0, max_length: int | None = None) -> "Engine":
         """From a model in memory, on what was chosen for it."""
+        head, names = head_of(model), model.config.id2label
         if max_length is None:
             max_length = length_in_training(model)
-        head, names = head_of(model), model.config.id2label
+        if max_length is None and head.means in ("score", "embedding"):  # as sentence-transformers does
+            max_length = getattr(tokenizer, "model_max_length", None)
         labels = [str(names[i]) for i in range(model.config.num_labels)] if head.means in ("classes", "labels") else []
         executor = choice.build(read_weights(model), plan_of(model, dial=dial))
         return Engine(executor, tokenizer, labels=labels, why=choice.why, head=head, max_length=max_length)

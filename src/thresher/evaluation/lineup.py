@@ -19,6 +19,7 @@ from thresher.evaluation.rivals import (
     padded,
 )
 from thresher.hardware import native_bf16_on_cpu
+from thresher.workplace import folder_here
 
 if TYPE_CHECKING:
     from thresher.models.checkpoint import Checkpoint
@@ -84,25 +85,24 @@ def dense_of(run: Path, checkpoint: "Checkpoint") -> Dense:
         return Dense(run / "dense", "the dense model fine-tuned with the run (dense/)")
     named = checkpoint.manifest.get("base_model")
     if isinstance(named, str):
-        base = Path(named).expanduser().resolve()
-        if base != run.resolve() and _fits(base, checkpoint.model.config):
+        base = folder_here(named)
+        if base is not None and base != run.resolve() and _fits(base, checkpoint.model.config):
             return Dense(base, f"the base model {base.name}")
     return Dense(run, "this run's own weights, unpruned")
 
 
 def _fits(base: Path, config: Any) -> bool:
     """Whether the folder holds a classifier of this shape: it may be on another machine, or have been written anew."""
-    from transformers import AutoConfig
-
     from thresher.models.checkpoint import has_head
+    from thresher.models.folder import read_config
 
     try:
-        if not base.is_dir() or not has_head(base, config.num_labels):
+        if not has_head(base, config.num_labels):
             return False
+        found = read_config(base)
     except ModelError:  # not the folder of a model
         return False
-    found = AutoConfig.from_pretrained(base)
-    return all(getattr(found, name) == getattr(config, name) for name in SHAPE)
+    return all(getattr(found, name, None) == getattr(config, name) for name in SHAPE)
 
 
 def groups(device: str = "cpu", half: str = "fp16") -> dict[str, list[Group]]:

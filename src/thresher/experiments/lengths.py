@@ -46,7 +46,7 @@ def measured(key: Key, setting: Setting) -> Row:
     from thresher.tasks.glue import PUBLISHED_ROWS
 
     config = _asked(key, setting.config)
-    tokenizer = AutoTokenizer.from_pretrained(setting.model(key["tokenizer"]))
+    tokenizer = AutoTokenizer.from_pretrained(setting.model(key["tokenizer"]), trust_remote_code=False)
     task = load_task(key["task"], data=setting.data_folder())
     train, evaluated = (
         encode(tokenizer, rows, max_length=None, positions=None).lengths

@@ -66,7 +66,7 @@ def _prepared(name: str, data: Path, model: Path, folder: Path) -> "tuple[Task, 
     from thresher.tasks import load_task
 
     task = load_task(name, data=data)
-    split = split_by_length(task, AutoTokenizer.from_pretrained(model))
+    split = split_by_length(task, AutoTokenizer.from_pretrained(model, trust_remote_code=False))
     return task, split, write_rows(split, folder)
 
 

@@ -4,7 +4,6 @@ The folder opens with plain `from_pretrained` as a dense model. `thresher.json` 
 numbers come from. Nothing is pickled. A folder appears whole or not at all: it is written beside and renamed.
 """
 
-import json
 import math
 import os
 import shutil
@@ -17,16 +16,24 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from thresher.config import PruneConfig, with_methods_today
+from thresher.config import PruneConfig
+from thresher.core.heads import Head
 from thresher.errors import CheckpointError, ConfigError, ModelError
 from thresher.models.attach import gates_of, prune_, weights_without_gates
+from thresher.models.embedder import load_embedder
+from thresher.models.folder import check_room, first_line, read_config
+from thresher.models.heads import head_of, set_head_
+from thresher.models.manifest import FORMAT_VERSION as FORMAT_VERSION  # whoever opens runs finds these here
+from thresher.models.manifest import MANIFEST as MANIFEST
+from thresher.models.manifest import THRESHOLDS_ONLY, number_from_json
+from thresher.models.manifest import read_manifest as read_manifest
 from thresher.models.registry import family_named
 from thresher.models.rules import rule_from
+from thresher.models.sentence_folder import read_stored
+from thresher.models.stored import fit_tokenizer_, keep_stored_
 from thresher.records import write_json
+from thresher.workplace import expanded
 
-FORMAT_VERSION = 2
-THRESHOLDS_ONLY = 1  # what a run without another rule is written as, so that older versions can open it
-MANIFEST = "thresher.json"
 STAYS_TRUE = ("task", "recipe", "base_model")  # of a loaded run, when it is saved again; measurements may not
 
 
@@ -52,7 +59,7 @@ def save(
     `about` adds recipe, quality and so on to the manifest; `dense`, the weights of the unpruned model, go into dense/.
     A run that is already there is replaced; a folder with anything else in it is refused.
     """
-    folder = Path(path).expanduser()
+    folder = Path(expanded(path))
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
         raise CheckpointError(f"{folder} holds something else than a thresher run; choose another folder")
     gates = gates_of(model)
@@ -64,6 +71,7 @@ def save(
         "layers": len(gates.thresholds),
         "thresholds": [_number_to_json(value) for value in gates.thresholds.tolist()],
         "prune": gates.config.to_dict(),
+        "head": head_of(model).to_dict(),
         **({} if gates.rule is None else {"rule": gates.rule.to_dict()}),
     }
     weights = weights_without_gates(model)
@@ -78,18 +86,16 @@ def save(
 
 def load(path: str | Path) -> Checkpoint:
     """Open a folder written by `save`, with gates attached and everything checked before weights are read."""
-    folder = Path(path).expanduser()
+    folder = Path(expanded(path))
     manifest = read_manifest(folder)
+    _check_config(folder, manifest)
     model, tokenizer = load_dense(folder, whole=True)
-    if model.config.model_type != manifest["model_type"]:
-        raise CheckpointError(
-            f"{folder / MANIFEST} is for model type '{manifest['model_type']}', but the folder holds a "
-            f"'{model.config.model_type}'"
-        )
+    if "head" in manifest:
+        _set_head_(model, Head.from_dict(manifest["head"]), folder)
     prune_(model, PruneConfig.from_dict(manifest["prune"]))
     gates = gates_of(model)
     try:
-        gates.set_thresholds([_number_from_json(value) for value in manifest["thresholds"]])
+        gates.set_thresholds([number_from_json(value) for value in manifest["thresholds"]])
         if "rule" in manifest:
             gates.rule = rule_from(manifest["rule"], layers=len(gates.thresholds))
     except ConfigError as error:
@@ -98,102 +104,80 @@ def load(path: str | Path) -> Checkpoint:
     return Checkpoint(model=model.eval(), tokenizer=tokenizer, manifest=manifest)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and check `thresher.json`."""
-    file = folder / MANIFEST
-    if not file.is_file():
-        raise CheckpointError(f"{folder} is not a thresher run: it has no {MANIFEST}; make one with: thresher prune")
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file} is not valid JSON: {error}") from error
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if not isinstance(version, int) or version < 1:
-        raise CheckpointError(f"{file} has no format_version; it was not written by thresher")
-    if version > FORMAT_VERSION:
+def _check_config(folder: Path, manifest: dict[str, Any]) -> None:
+    """Refuse a config.json of another model than the manifest's before anything of its size is allocated."""
+    config = read_config(folder)
+    if config.model_type != manifest["model_type"]:
         raise CheckpointError(
-            f"{file} has format version {version}, newer than {FORMAT_VERSION}, the newest known here; upgrade thresher"
+            f"{folder / MANIFEST} is for model type '{manifest['model_type']}', but the folder holds a "
+            f"'{config.model_type}'"
         )
-    for name, kind in (("model_type", str), ("layers", int), ("thresholds", list), ("prune", dict)):
-        if not isinstance(manifest.get(name), kind):
-            raise CheckpointError(f"{file} has no valid '{name}'; the file is damaged")
-    thresholds = [_number_from_json(value) for value in manifest["thresholds"]]
-    if len(thresholds) != manifest["layers"]:
-        raise CheckpointError(f"{file} has {len(thresholds)} thresholds for {manifest['layers']} layers")
-    if any(math.isnan(value) for value in thresholds):
-        raise CheckpointError(f"{file} has a threshold that is not a number: {manifest['thresholds']}")
-    try:
-        PruneConfig.from_dict(manifest["prune"])
-        if "rule" in manifest:
-            rule_from(manifest["rule"], layers=manifest["layers"])
-    except ConfigError as error:
-        raise CheckpointError(f"{file}: {error}") from error
-    recipe = manifest.get("recipe")
-    return {**manifest, **({"recipe": with_methods_today(recipe)} if isinstance(recipe, dict) else {})}
+    layers = getattr(config, "num_hidden_layers", manifest["layers"])
+    if layers != manifest["layers"]:
+        raise CheckpointError(
+            f"{folder / MANIFEST}: {manifest['layers']} thresholds given for a model with {layers} layers"
+        )
 
 
 def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) -> tuple[Any, Any]:
-    """Load a sequence classifier and its tokenizer from a folder or a hub name, checking the family first.
+    """Load a model with its head and its tokenizer from a folder or a hub name, checking the family first.
 
-    `config_changes` (num_labels, id2label...) build a new head where the folder has none that fits; with `whole`, the
-    head must be there too. A missing encoder weight is always an error: the library would make one up.
+    A sentence embedder comes as an `Embedder`, everything else as a sequence classifier. `config_changes` (num_labels,
+    id2label...) build a new head where the folder has none that fits; with `whole`, the head must be there too. A
+    missing encoder weight is always an error: the library would make one up.
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    name = _expanded(path)
-    config = _read_config(name, **config_changes)
+    name = expanded(path)
+    config = read_config(name, **config_changes)
     family_named(config.model_type)
+    stored = read_stored(name, config)
+    embeds = stored is not None and stored.head.means == "embedding" and not config_changes
+    check_room(name, config, whole=whole and not embeds)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            name, config=config, ignore_mismatched_sizes=True, output_loading_info=True
-        )
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        if embeds:
+            model, loading = load_embedder(name, config), None
+        else:
+            model, loading = AutoModelForSequenceClassification.from_pretrained(
+                name, config=config, ignore_mismatched_sizes=True, output_loading_info=True, trust_remote_code=False
+            )
+    except ModelError:
+        raise
     except Exception as error:  # the loaders raise many kinds, from safetensors' to bare Exception
-        raise ModelError(f"cannot load model and tokenizer from '{name}': {_first_line(error)}") from error
+        raise ModelError(f"cannot load model and tokenizer from '{name}': {first_line(error)}") from error
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes up when there are no files
         raise ModelError(f"'{name}' has no tokenizer; add its tokenizer.json (tokenizer.save_pretrained writes it)")
-    _check_complete(model, loading, name=name, whole=whole)
+    if loading is not None:
+        _check_complete(model, loading, name=name, whole=whole)
     _check_weights(model, name)
+    if stored is not None and not config_changes:
+        if not embeds:
+            keep_stored_(model, stored)
+        fit_tokenizer_(tokenizer, stored, config)
     return model, tokenizer
+
+
+def _set_head_(model: Any, head: Head, folder: Path) -> None:
+    """What the run's description says of the outputs counts; that an embedder and a classifier differ is an error."""
+    own = head_of(model)
+    if (head.means == "embedding") != (own.means == "embedding") or head.reads != own.reads:
+        raise CheckpointError(
+            f"{folder / MANIFEST} is for a head that gives {head.means} and reads {head.reads}; the folder holds one "
+            f"that gives {own.means} and reads {own.reads}"
+        )
+    if head.means != "embedding":
+        set_head_(model, head)
 
 
 def has_head(path: str | Path, num_labels: int | None = None) -> bool:
     """Whether the folder holds a sequence classifier, with this many outputs where the number is given."""
-    config = _read_config(_expanded(path))
+    config = read_config(path)
     return _is_classifier(config) and num_labels in (None, config.num_labels)
 
 
 def _is_classifier(config: Any) -> bool:
     return any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
-
-
-def _expanded(path: str | Path) -> str:
-    name = str(path)
-    return str(Path(name).expanduser()) if name.startswith("~") else name
-
-
-def _read_config(name: str, **changes: Any) -> Any:
-    """The model's configuration; a path that leads nowhere is told apart from a name on the hub."""
-    from transformers import AutoConfig
-
-    if not Path(name).exists():
-        _check_hub_name(name)
-    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise ModelError(f"{name} is not a Hugging Face model folder: it has no config.json")
-    try:
-        return AutoConfig.from_pretrained(name, **changes)
-    except Exception as error:  # a damaged file raises many kinds, from OSError to the hub library's own
-        nowhere = "" if Path(name).exists() else f"; there is no folder {name} either"
-        raise ModelError(f"cannot read a model configuration from '{name}': {_first_line(error)}{nowhere}") from error
-
-
-def _check_hub_name(name: str) -> None:
-    """Refuse what can only be meant as a folder: the hub would be blamed for it. Its names are `a` and `owner/a`."""
-    owner, slash, rest = name.partition("/")
-    if name.startswith((".", "/")) or "/" in rest or (slash and not rest):
-        raise ModelError(f"model folder {name} does not exist")
-    if slash and Path(owner).is_dir():
-        raise ModelError(f"model folder {name} does not exist; {owner} is a folder here, so the hub is not asked")
 
 
 def _check_complete(model: Any, loading: dict[str, Any], *, name: str, whole: bool) -> None:
@@ -254,14 +238,3 @@ def _check_weights(model: nn.Module, name: str) -> None:
 def _number_to_json(value: float) -> float | str:
     """JSON has no infinity; the word is readable and unambiguous."""
     return value if math.isfinite(value) else str(value)
-
-
-def _number_from_json(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -144,13 +144,15 @@ def rule_from(saved: Any, *, layers: int) -> Rule:
     valid = _is_share if kind is TopShare else _is_count
     if not isinstance(values, list) or len(values) != layers or not all(valid(value) for value in values):
         raise ConfigError(f"rule '{name}' needs a list '{field}' of {layers} numbers, one per layer")
-    if not isinstance(seed, int):
-        raise ConfigError(f"rule '{name}' has seed = {seed!r}; it must be a whole number")
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ConfigError(f"rule '{name}' has seed = {seed!r}; it must be a whole number from 0 on")
     return kind(values, order=saved.get("order", "score"), seed=seed)
 
 
 def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) < 2**31  # no float is as large as 10**400
 
 
 def _is_count(value: Any) -> bool:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from thresher.errors import DataError
 from thresher.tasks.batches import sorted_batches
-from thresher.tasks.readers import half_character
 from thresher.tasks.task import Example
+from thresher.text import half_character
 
 ENCODE_ROWS = 1000
 

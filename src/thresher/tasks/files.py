@@ -7,7 +7,7 @@ from typing import Any
 from thresher.errors import DataError
 from thresher.tasks.labels import Labels, learn_labels, listed
 from thresher.tasks.metrics import REGRESSION_METRICS
-from thresher.tasks.readers import Table, half_character, is_blank, read_table
+from thresher.tasks.readers import Table, read_table
 from thresher.tasks.splits import (
     SELECTION_AT_MOST,
     SELECTION_SHARE,
@@ -18,6 +18,7 @@ from thresher.tasks.splits import (
     leak_note,
 )
 from thresher.tasks.task import Example, Task, TaskSpec
+from thresher.text import half_character, is_blank
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ import importlib.util
 from pathlib import Path
 
 from thresher.errors import DataError
-from thresher.tasks.readers import is_blank, read_table
+from thresher.tasks.readers import read_table
 from thresher.tasks.splits import hold_out
 from thresher.tasks.task import Example, Task, TaskSpec
+from thresher.text import is_blank
 
 MOVIES = TaskSpec("movies", "text", None, ("negative", "positive"), ("accuracy",))
 # The value of the file's source column. Its other rows are IMDB reviews, ten times as long.

@@ -7,7 +7,6 @@ import io
 import json
 import lzma
 import sys
-import unicodedata
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,20 +63,6 @@ def read_table(path: Path) -> Table:
     if not table.rows:
         raise DataError(f"{path} has no rows; give a file with at least one row of data")
     return table
-
-
-def half_character(text: str) -> str | None:
-    """The first lone surrogate, half of a cut emoji, which no tokenizer can encode; None if the text is sound."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        return f"\\u{ord(text[error.start]):04x}"
-    return None
-
-
-def is_blank(text: str) -> bool:
-    """Whether there is nothing to read: only spaces, control characters and zero-width marks."""
-    return all(unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp", "Zs") for character in text)
 
 
 def _read_text(path: Path, packing: str) -> str:

@@ -1,0 +1,101 @@
+"""`thresher.json`, which makes a Hugging Face folder a run: read, and checked before anything else is."""
+
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from thresher.config import PruneConfig, with_methods_today
+from thresher.core.heads import Head
+from thresher.errors import CheckpointError, ConfigError
+from thresher.models.rules import rule_from
+from thresher.records import read_json
+from thresher.workplace import folder_here
+
+FORMAT_VERSION = 2
+THRESHOLDS_ONLY = 1  # what a run without another rule is written as, so that older versions can open it
+MANIFEST = "thresher.json"
+# Runs of both formats were written before these settings existed. Every other setting has always been written, and
+# without it the default would be taken: other answers, without a word.
+LATER_SETTINGS = frozenset({"score"})
+
+
+def is_run(path: str | Path) -> bool:
+    """Whether a folder was written by thresher; text that can be no path names none."""
+    folder = folder_here(path)
+    return folder is not None and (folder / MANIFEST).is_file()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read and check `thresher.json`."""
+    file = folder / MANIFEST
+    if not is_run(folder):
+        raise CheckpointError(f"{folder} is not a thresher run: it has no {MANIFEST}; make one with: thresher prune")
+    manifest = read_json(file, error=CheckpointError)
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise CheckpointError(f"{file} has no format_version; it was not written by thresher")
+    if version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{file} has format version {version}, newer than {FORMAT_VERSION}, the newest known here; upgrade thresher"
+        )
+    for name, kind in (("model_type", str), ("layers", int), ("thresholds", list), ("prune", dict)):
+        if not isinstance(manifest.get(name), kind):
+            raise _damaged(file, name)
+    thresholds = [number_from_json(value) for value in manifest["thresholds"]]
+    if len(thresholds) != manifest["layers"]:
+        raise CheckpointError(f"{file} has {len(thresholds)} thresholds for {manifest['layers']} layers")
+    if any(math.isnan(value) for value in thresholds):
+        raise CheckpointError(f"{file} has a threshold that is not a number: {manifest['thresholds']}")
+    try:
+        PruneConfig.from_dict(manifest["prune"])
+        if "rule" in manifest:
+            rule_from(manifest["rule"], layers=manifest["layers"])
+        if "head" in manifest:
+            Head.from_dict(manifest["head"])
+    except (ConfigError, ValueError) as error:
+        raise CheckpointError(f"{file}: {error}") from error
+    _check_settings(file, manifest["prune"])
+    _check_story(file, manifest)
+    recipe = manifest.get("recipe")
+    return {**manifest, **({"recipe": with_methods_today(recipe)} if isinstance(recipe, dict) else {})}
+
+
+def number_from_json(value: Any) -> float:
+    """A threshold as a number, where it is one or the word for infinity; NaN for anything else."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _check_settings(file: Path, settings: dict[str, Any]) -> None:
+    missing = [item.name for item in fields(PruneConfig) if item.name not in {*settings, *LATER_SETTINGS}]
+    if missing:
+        raise CheckpointError(
+            f"{file} lacks the settings {', '.join(missing)} in 'prune'; every run has them, so the file is damaged"
+        )
+
+
+def _check_story(file: Path, manifest: dict[str, Any]) -> None:
+    """What commands read of a run's past. The tables themselves may be missing, or the caller's own words."""
+    if not isinstance(manifest.get("base_model"), str | None):
+        raise _damaged(file, "base_model")
+    recipe, task = manifest.get("recipe"), manifest.get("task")
+    if isinstance(recipe, dict):
+        length = recipe.get("max_length")
+        if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 4):
+            raise _damaged(file, "recipe.max_length")
+    if not isinstance(task, dict):
+        return
+    labels, columns = task.get("labels", []), task.get("columns", {})
+    if not isinstance(task.get("name"), str | None):
+        raise _damaged(file, "task.name")
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise _damaged(file, "task.labels")
+    if not isinstance(columns, dict) or not all(isinstance(column, str | None) for column in columns.values()):
+        raise _damaged(file, "task.columns")
+
+
+def _damaged(file: Path, name: str) -> CheckpointError:
+    return CheckpointError(f"{file} has no valid '{name}'; the file is damaged")
