@@ -16,6 +16,7 @@ import thresher
 from tests.models.families import FAMILIES, LAYERS, SEPARATOR, logits_of, prune_with_, pruned_model, ragged, tiny_model
 from tests.models.saved import contents, edit, refused
 from thresher.config import PruneConfig
+from thresher.core.heads import Head
 from thresher.engine.engine import Engine
 from thresher.errors import CheckpointError, ModelError
 from thresher.models import checkpoint
@@ -76,6 +77,7 @@ def test_manifest_is_strict_json(saved: Path) -> None:
     assert manifest == {
         "format_version": 1,
         "model_type": "bert",
+        "head": Head().to_dict(),
         "layers": LAYERS,
         "thresholds": ["-inf", torch.tensor(0.1).item(), torch.tensor(0.9).item(), "inf"],
         "prune": {

@@ -1,0 +1,253 @@
+"""Heads that read all tokens: masking, dropping and the kernels leave every token the same last state."""
+
+import math
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+# Read when the kernels are defined, so this must come before any import of them.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from tests.engine.makers import cpu, engine_with, reference  # noqa: E402
+from tests.engine.test_engine import SCORES, sequences  # noqa: E402
+from tests.models.families import (  # noqa: E402
+    FAMILIES,
+    LAYERS,
+    LENGTHS,
+    SOME,
+    prune_with_,
+    ragged,
+    randomize_,
+    run,
+    tiny_config,
+    tiny_model,
+)
+from tests.models.sentences import PAIRS, TEXTS, WORDS, embedder_folder  # noqa: E402
+from tests.words import word_tokenizer  # noqa: E402
+from thresher.config import PruneConfig  # noqa: E402
+from thresher.core.heads import Head  # noqa: E402
+from thresher.engine.engine import Engine  # noqa: E402
+from thresher.engine.weights import read_weights  # noqa: E402
+from thresher.errors import ConfigError, DataError, ModelError  # noqa: E402
+from thresher.models.attach import gates_of, prune_  # noqa: E402
+from thresher.models.checkpoint import load, save  # noqa: E402
+from thresher.models.embedder import Embedder  # noqa: E402
+from thresher.models.heads import set_head_  # noqa: E402
+from thresher.models.plan import plan_of  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def embedder(name: str, *, reads: str = "mean", seed: int = 0, **more: Any) -> Any:
+    from transformers import AutoModel
+
+    encoder = AutoModel.from_config(tiny_config(name))
+    randomize_(encoder, seed)
+    return Embedder(encoder.double().eval(), Head(reads=reads, means="embedding", **more)).eval()
+
+
+def pruned(name: str, thresholds: tuple[float, ...] = SOME, *, reads: str = "mean", **settings: Any) -> Any:
+    model = embedder(name, reads=reads)
+    prune_with_(model, thresholds, **settings)
+    return model
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("reads", ["mean", "first"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_dropping_equals_masking_to_the_last_digit(name: str, reads: str, score: str) -> None:
+    model = pruned(name, reads=reads, score=score)
+    inputs = ragged(model)
+    expected, trace = run(model, inputs)
+    output = engine_with(model, reference(torch.float64)).compute(sequences(inputs))
+    torch.testing.assert_close(output.outputs, expected, atol=1e-10, rtol=1e-10)
+    counted = LAYERS if reads == "mean" else LAYERS - 1
+    assert torch.equal(output.kept[:, :counted], trace.kept()[:, :counted])
+    assert int(output.kept[:, -2].sum()) < sum(LENGTHS)
+    fast = engine_with(model, cpu("fp32")).compute(sequences(inputs))
+    assert torch.equal(fast.kept, output.kept)
+    torch.testing.assert_close(fast.outputs, expected.float(), atol=1e-3, rtol=1e-3)
+
+
+def test_a_dropped_token_keeps_the_state_with_which_it_entered() -> None:
+    """By hand, from the hidden states: the mean of states where tokens left, and of the last ones of the others."""
+    model = pruned("bert")
+    inputs = ragged(model)
+    with torch.no_grad():
+        output = model(**inputs, output_hidden_states=True)
+    trace = gates_of(model).trace
+    assert trace is not None
+    for row, length in enumerate(LENGTHS):
+        states = []
+        for place in range(length):
+            left = next((i for i in range(LAYERS) if not bool(trace.alive[i + 1][row, place])), LAYERS)
+            states.append(output.hidden_states[left][row, place])
+        torch.testing.assert_close(output.logits[row], torch.stack(states).mean(dim=0))
+    assert any(not bool(alive[0, :11].all()) for alive in trace.alive[1:])
+
+
+def test_gradients_flow_through_states_that_were_left_behind() -> None:
+    """With every token but the first dropped in layer 1, only embeddings feed the mean, and they learn from it."""
+    model = pruned("bert", (math.inf, 0.0, 0.0, 0.0)).train()
+    model(**ragged(model)).logits.square().sum().backward()
+    gradient = model.base_model.embeddings.word_embeddings.weight.grad
+    assert int((gradient.abs().sum(dim=1) > 0).sum()) > len(LENGTHS)
+
+
+def test_a_cold_soft_gate_is_the_hard_one() -> None:
+    model = pruned("bert", (0.7, 0.0, 0.9, 0.0))
+    hard, _ = run(model, ragged(model))
+    gates = gates_of(model)
+    gates.set_mode("soft", soft_mask="cumulative")
+    gates.temperature = 1e-7
+    soft, _ = run(model, ragged(model))
+    torch.testing.assert_close(soft, hard, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
+def test_a_text_does_not_notice_its_neighbours(dtype: str) -> None:
+    model = pruned("mpnet")
+    inputs = sequences(ragged(model))
+    engine = engine_with(model, cpu(dtype))
+    together = engine.compute(inputs)
+    for row, ids in enumerate(inputs):
+        alone = engine.compute([ids])
+        assert torch.equal(alone.kept[0], together.kept[row])
+        torch.testing.assert_close(alone.outputs[0], together.outputs[row], atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("mode", ["sync", "graph"])
+@pytest.mark.parametrize(
+    ("name", "score", "reads"), [("bert", "value", "mean"), ("mpnet", "attention", "mean"), ("bert", "value", "first")]
+)
+def test_the_kernels_agree_with_the_reference(name: str, score: str, reads: str, mode: str) -> None:
+    if find_spec("triton") is None:
+        pytest.skip("needs Triton, which is not installed: pip install triton")
+    from thresher.engine.cuda.executor import CudaExecutor
+
+    model = embedder(name, reads=reads, normalised=True)
+    prune_with_(model, score=score)
+    ids = sequences(ragged(model, (11, 1, 33, 3)))
+    expected = engine_with(model, reference()).compute(ids)
+    found = CudaExecutor(read_weights(model), plan_of(model), dtype="fp32", mode=mode, device=DEVICE).compute(ids)
+    assert found.kept.tolist() == expected.kept.tolist()
+    torch.testing.assert_close(found.outputs, expected.outputs.float(), atol=2e-4, rtol=2e-4)
+    assert found.outputs.norm(dim=1).tolist() == pytest.approx([1.0] * 4, abs=1e-5)
+
+
+def test_nothing_collapses_where_all_tokens_are_read() -> None:
+    model = embedder("bert")
+    with pytest.raises(ConfigError, match="collapse_last leaves the head nothing to read: it reads mean"):
+        prune_(model, PruneConfig())
+    prune_(model)
+    assert not gates_of(model).config.collapse_last and plan_of(model).alone == LAYERS
+    assert plan_of(embedder("bert", reads="first")).alone == LAYERS - 1
+
+
+def test_a_saved_embedder(tmp_path: Path) -> None:
+    model = pruned("bert").float()
+    save(model, word_tokenizer(WORDS), tmp_path / "run")
+    checkpoint = load(tmp_path / "run")
+    assert checkpoint.manifest["head"]["reads"] == "mean"
+    wanted = run(model, ragged(model))[0]
+    assert torch.equal(run(checkpoint.model, ragged(model))[0], wanted)
+    found = Engine.load(tmp_path / "run", device="cpu", dtype="fp32").executor.compute(sequences(ragged(model)))
+    torch.testing.assert_close(found.outputs, wanted, atol=1e-4, rtol=1e-4)
+
+
+# ---- what users call
+
+
+def test_embeddings_are_those_of_sentence_transformers(tmp_path: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    prompts = {"prompts": {"query": "query : ", "document": "passage : "}, "default_prompt_name": "query"}
+    folder = embedder_folder(tmp_path / "model", settings=prompts)
+    engine, stock = (
+        Engine.load(folder, device="cpu", dtype="fp32"),
+        sentence_transformers.SentenceTransformer(str(folder), device="cpu"),
+    )
+    for options in ({}, {"prompt_name": "document"}, {"prompt": "the "}):
+        found, expected = engine.embed(TEXTS, **options), stock.encode(TEXTS, **options)
+        assert found.dtype == np.float32 and found.shape == (len(TEXTS), 32)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert engine.embed([]).shape == (0, 32)
+    with pytest.raises(ConfigError, match="prompt_name = 'title' is not one of the model's prompts: query, document"):
+        engine.embed(TEXTS, prompt_name="title")
+    with pytest.raises(DataError, match="item 1: the text is empty"):
+        engine.embed(["a film", " "])
+    with pytest.raises(ModelError, match="gives embedding, which predict does not serve; use embed"):
+        engine.classify(TEXTS)
+
+
+def reranker() -> Engine:
+    model = tiny_model("bert", num_labels=1).float()
+    set_head_(model, Head(means="score"))
+    return Engine.from_model(model, word_tokenizer(WORDS), device="cpu", dtype="fp32")
+
+
+def test_scores_and_ranks() -> None:
+    engine = reranker()
+    raw, scores = engine.score(PAIRS, raw=True), engine.score(PAIRS)
+    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-raw)), atol=1e-6)
+    assert [found.value for found in engine.classify(PAIRS)] == pytest.approx(scores.tolist())
+    documents = [document for _, document in PAIRS]
+    ranked = engine.rank("a film", documents)
+    alone = [float(engine.score([("a film", document)])[0]) for document in documents]
+    assert [found.index for found in ranked] == sorted(range(4), key=lambda i: -alone[i])
+    assert [found.score for found in ranked] == pytest.approx(sorted(alone, reverse=True), abs=1e-5)
+    assert engine.rank("a film", documents, top_k=2) == ranked[:2]
+    assert engine.rank("a film", []) == [] and engine.score([]).shape == (0,)
+
+
+def test_ties_stay_in_order() -> None:
+    assert [found.index for found in reranker().rank("fog", ["a film"] * 5)] == list(range(5))
+
+
+def test_a_long_document_gives_way_and_the_query_stays() -> None:
+    engine = reranker()
+    query, document = "two hours of fog", "the river " * 500
+    (found,) = engine.classify([(query, document)])
+    assert found.truncated and found.tokens == engine.max_length
+    ids = engine._stream._prepare([(query, document)], 4096)[0][0].input_ids
+    own = engine.tokenizer(query)["input_ids"]
+    assert ids[: len(own)] == own
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda engine: engine.rank("", ["a"]), "item 0: the text is empty"),
+        (lambda engine: engine.rank("a", ["a", ""]), "item 1: the text is empty"),
+        (lambda engine: engine.rank("a", ["a", 5]), "item 1: a int is not text"),
+        (lambda engine: engine.rank("a", "film"), "a single text was given as documents"),
+        (lambda engine: engine.rank("a", ["film"], top_k=0), "top_k = 0 must be a whole number of at least 1"),
+        (lambda engine: engine.embed(["a"]), "gives score, which embed does not serve; use predict"),
+    ],
+)
+def test_bad_calls(call: Any, says: str) -> None:
+    with pytest.raises((ConfigError, DataError, ModelError), match=says):
+        call(reranker())
+
+
+def test_a_thousand_documents() -> None:
+    ranked = reranker().rank("fog", [WORDS[i % len(WORDS)] + " film" * (i % 7) for i in range(1000)])
+    assert sorted(found.index for found in ranked) == list(range(1000))
+    assert [found.score for found in ranked] == sorted((found.score for found in ranked), reverse=True)
+
+
+def test_a_classifier_neither_ranks_nor_embeds() -> None:
+    engine = Engine.from_model(tiny_model("bert").float(), word_tokenizer(WORDS), device="cpu", dtype="fp32")
+    (found,) = engine.classify(["a film"])
+    assert (
+        sum(found.probabilities.values()) == pytest.approx(1) and found.probabilities[found.label] == found.probability
+    )
+    with pytest.raises(ModelError, match="gives classes, which score does not serve"):
+        engine.rank("a", ["b"])
+    with pytest.raises(ModelError, match="gives classes, which embed does not serve"):
+        engine.embed(["a"])
