@@ -19,6 +19,7 @@ from tests.words import word_tokenizer
 from thresher.engine.packed import PackedExecutor
 from thresher.errors import CheckpointError, ConfigError, ModelError
 from thresher.integrations.sentence_transformers import acceleration_of
+from thresher.models.checkpoint import load_dense
 
 CLOSE = {"abs": 1e-5, "rel": 0}
 
@@ -187,6 +188,32 @@ def test_a_run_prunes(tmp_path: Path, reranker: Any) -> None:
     thresher.unaccelerate_(reranker)
     thresher.accelerate_(reranker, str(tmp_path / "run"), dial=0.0)
     assert set(acceleration_of(reranker)["thresholds"]) == {0.0}
+
+
+@pytest.mark.parametrize("key", ["pooling_mode_mean_tokens", "pooling_mode_cls_token"])
+def test_a_run_of_an_embedder_prunes(key: str, tmp_path: Path) -> None:
+    folder = embedder_folder(tmp_path / "stock", pooling={key: True}, settings={"prompts": {"query": "query : "}})
+    attached, tokenizer = load_dense(folder)
+    with torch.no_grad():
+        for weight in attached.parameters():
+            weight.mul_(1.01)  # a run has learned
+    prune_with_(attached)
+    thresher.save(attached, tokenizer, tmp_path / "run")
+    model = SentenceTransformer(str(folder), device="cpu")
+    dense, features = model.encode_query(TEXTS), model.preprocess(TEXTS, prompt="query : ")
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    with torch.no_grad():
+        wanted = attached(**{name: features[name] for name in names}).logits.numpy()
+    thresher.accelerate_(model, tmp_path / "run")
+    found = model.encode_query(TEXTS)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert np.abs(found - dense).max() > 1e-3
+    # The run opens in the stock library by itself, as the dense model that was trained.
+    run = SentenceTransformer(str(tmp_path / "run"), device="cpu")
+    thresher.gates_of(attached).set_mode("off")
+    with torch.no_grad():
+        wanted = attached(**{name: features[name] for name in names}).logits.numpy()
+    np.testing.assert_allclose(run.encode_query(TEXTS), wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize(
