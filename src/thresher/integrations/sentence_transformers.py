@@ -96,6 +96,7 @@ class Packed:
             "thresher.unaccelerate_(model) first"
         )
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it without types
     def __call__(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> Tensor:
         """(texts, outputs) float32, where the ids are. input_ids, attention_mask, token_type_ids: (texts, tokens)."""
         lengths = _lengths(input_ids, attention_mask)
@@ -130,7 +131,7 @@ class _Forward:
             raise ModelError(
                 f"an accelerated model takes no {foreign[0]}; leave it out, or call thresher.unaccelerate_(model) first"
             )
-        outputs = self.computing(given["input_ids"], given.get("attention_mask"), given.get("token_type_ids"))
+        outputs: Tensor = self.computing(given["input_ids"], given.get("attention_mask"), given.get("token_type_ids"))
         name = self.transformer.module_output_name
         features[name] = ReadyVectors(outputs) if name == "token_embeddings" else outputs
         return features
