@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "models": {"core"},
     "engine": {"core", "models"},
+    "integrations": {"core", "models", "engine"},
     "tasks": {"core"},
     "training": {"core", "models", "tasks"},
     "baselines": {"core", "models", "training"},

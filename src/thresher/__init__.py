@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from thresher.errors import ThresherError
     from thresher.evaluation.explain import explain
     from thresher.evaluation.quality import evaluate
+    from thresher.integrations.sentence_transformers import accelerate_, unaccelerate_
     from thresher.models.attach import gates_of, prune_, unprune_
     from thresher.models.checkpoint import load, save
     from thresher.tasks import load_file_task, load_task
@@ -26,6 +27,7 @@ __all__ = [
     "ThresherError",
     "TrainConfig",
     "Trainer",
+    "accelerate_",
     "baselines",
     "evaluate",
     "explain",
@@ -35,6 +37,7 @@ __all__ = [
     "load_task",
     "prune_",
     "save",
+    "unaccelerate_",
     "unprune_",
 ]
 
@@ -47,6 +50,8 @@ _HOME = {
     "Trainer": "thresher.training.trainer",
     "evaluate": "thresher.evaluation.quality",
     "explain": "thresher.evaluation.explain",
+    "accelerate_": "thresher.integrations.sentence_transformers",
+    "unaccelerate_": "thresher.integrations.sentence_transformers",
     "gates_of": "thresher.models.attach",
     "prune_": "thresher.models.attach",
     "unprune_": "thresher.models.attach",

@@ -46,7 +46,7 @@ class Embedder(nn.Module):
 
     base_model_prefix = PREFIX
 
-    def __init__(self, encoder: Any, stored: Stored | Head) -> None:
+    def __init__(self, encoder: Any, stored: Stored | Head, *, beside: dict[str, Tensor] | None = None) -> None:
         super().__init__()
         self.stored = stored if isinstance(stored, Stored) else Stored(stored)
         self.head = self.stored.head
@@ -57,11 +57,8 @@ class Embedder(nn.Module):
             )
         if (self.head.width or 1) > encoder.config.hidden_size:
             raise ModelError(f"width = {self.head.width}, and the encoder's width is {encoder.config.hidden_size}")
-        state = encoder.state_dict()
-        self.beside = {name: state[name].detach().cpu().clone() for name in state if name.startswith(POOLER)}
-        if hasattr(encoder, "pooler"):
-            encoder.pooler = None  # what nobody reads would be computed, and wait in vain for gradients
-        self.encoder = encoder
+        self.thresher_head = self.head  # as on every model that says what its outputs mean
+        self.encoder, self.beside = encoder, dict(beside or {})
         self._takes_types = "token_type_ids" in inspect.signature(encoder.forward).parameters
 
     def forward(
@@ -156,6 +153,16 @@ def load_embedder(name: str | Path, config: Any) -> Embedder:
             f"'{name}' lacks weights that its configuration asks for, {lost[0]} among {len(lost)}; "
             "the folder is damaged or its config.json is of another model"
         )
-    if missing:
-        encoder.pooler = None  # made up just now
-    return Embedder(encoder, stored).eval()
+    beside = take_pooler_(encoder)
+    return Embedder(encoder, stored, beside={} if missing else beside).eval()
+
+
+def take_pooler_(encoder: Any) -> dict[str, Tensor]:
+    """Take an encoder's own pooler away, in place, and give its weights by their names in the encoder.
+
+    No embedding reads it: it would be computed for nothing, and wait in vain for gradients.
+    """
+    weights = {name: value for name, value in encoder.state_dict().items() if name.startswith(POOLER)}
+    if hasattr(encoder, "pooler"):
+        encoder.pooler = None
+    return weights
