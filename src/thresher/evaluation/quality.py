@@ -140,7 +140,7 @@ def evaluate(
     spent = paper_macs(shape, found.lengths, found.kept) if found.kept is not None else whole
     return Quality(
         split=name,
-        rows=len(data.rows),
+        rows=len(examples),
         truncated=data.truncated,
         mean_length=float(found.lengths.float().mean()),
         metrics=task.score(found.logits.numpy(), truth),

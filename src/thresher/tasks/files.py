@@ -136,7 +136,7 @@ def load_file_task(
     _check_enough(train, kept=kept, selection=chosen, alone=test is None, means=means)
     spec = _spec(train, columns, labels, means=means)
     _check_read_somewhere(spec, [kept, chosen, *tests.values()], default=label_column == "label")
-    classes = f"; {means or 'classes'} {listed(spec.labels)}" if spec.labels else ""
+    classes = f"; {spec.means} {listed(spec.labels)}" if spec.labels else ""
     source = f"{train}: {len(table.rows):,} rows, {choosing}; {tested}{classes}{leak_note(leaked)}"
     return Task(spec, kept, chosen, tests, source)
 
