@@ -17,6 +17,7 @@ from tests.training.tiny import (
     gated_model,
     keyword_rows,
     keyword_task,
+    sentence,
     stock_model,
     tiny_tokenizer,
     tokenizer_for,
@@ -24,9 +25,10 @@ from tests.training.tiny import (
 )
 from thresher.core.cost import dense_macs, paper_macs
 from thresher.errors import DataError, ModelError
-from thresher.evaluation.quality import check_outputs, evaluate, trained_on_pairs
-from thresher.models.attach import encoder_shape, gates_of
-from thresher.tasks.task import Example, Task
+from thresher.evaluation.bootstrap import held_out_drop
+from thresher.evaluation.quality import check_outputs, evaluate, outputs_of, trained_on_pairs
+from thresher.models.attach import encoder_shape, gates_of, weights_without_gates
+from thresher.tasks.task import Example, Task, TaskSpec
 
 SOME = (0.5, 0.8, 1.0, math.inf)
 ROWS = 40
@@ -334,3 +336,29 @@ def test_a_report_is_plain_data(rows: list[Example]) -> None:
 
     found = evaluate(gated_model(thresholds=SOME), tiny_tokenizer(), task_of(rows)).to_dict()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_rows_without_labels_are_judged_against_the_dense_model() -> None:
+    spec = TaskSpec("pairs", "query", "document", (), ("ndcg@10",), means="score")
+    rows = [Example(f"word{'abcd'[i // 4]}", sentence(random.Random(i)), None) for i in range(16)]
+    model, task = gated_model(outputs=1, thresholds=(0.7, 0.9, 1.0, 1.2), dropout=0.0), task_of(rows, spec=spec)
+    dense = outputs_of(model, tiny_tokenizer(), task, split="test", max_length=None)
+    assert evaluate(model, tiny_tokenizer(), task, pruned=False).metrics["score"] == pytest.approx(1.0)
+    found = evaluate(model, tiny_tokenizer(), task, dense=dense)
+    assert found.metrics["score"] < 0.999 and found.relative_flops is not None
+    with pytest.raises(DataError, match="judged by agreement with the dense model; give its outputs"):
+        evaluate(model, tiny_tokenizer(), task)
+    drop = held_out_drop(model, tiny_tokenizer(), task, weights_without_gates(model), split="test", max_length=None)
+    assert drop.drop == pytest.approx(1 - found.metrics["score"], abs=1e-5)
+
+
+def test_labelled_pairs_of_embeddings_are_two_sequences_a_row() -> None:
+    spec = TaskSpec("texts", "text", "pair", (), ("spearman",), means="embedding")
+    draw = random.Random(1)
+    rows = [Example(sentence(draw), sentence(draw), float(i % 5)) for i in range(20)]
+    model = gated_model(outputs=6, thresholds=(0.7, 0.9, 1.0, 1.2), dropout=0.0, collapse_last=False)
+    found = evaluate(model, tiny_tokenizer(), task_of(rows, spec=spec))
+    assert found.rows == 20 and sum(part.rows for part in found.quartiles) == 20
+    assert found.metrics.keys() == {"spearman", "score"}
+    lengths = [len(tiny_tokenizer()(text)["input_ids"]) for row in rows for text in (row.text, row.pair)]
+    assert found.mean_length == pytest.approx(np.mean(lengths))

@@ -178,3 +178,25 @@ def test_usable_positions_of_odd_configurations() -> None:
         usable_positions(SimpleNamespace(model_type="roberta", max_position_embeddings=514, pad_token_id=None)) == 512
     )
     assert usable_positions(SimpleNamespace(model_type="roberta", max_position_embeddings=514, pad_token_id=0)) == 513
+
+
+def test_only_the_second_text_is_cut(tokenizer: Any) -> None:
+    rows = [Example("very very bad", "a film " * 4, None), Example("bad", "good", None)]
+    found = encode(tokenizer, rows, max_length=8, positions=None, truncation="only_second")
+    assert found.rows[0].input_ids == [2, 9, 9, 5, 3, 4, 6, 3] and found.truncated == 1
+    alone = encode(tokenizer, [Example("a " * 9, None, None)], max_length=5, positions=None, truncation="only_second")
+    assert (alone.lengths, alone.truncated) == ([5], 1)
+
+
+def test_a_first_text_that_leaves_no_room_is_named(tokenizer: Any) -> None:
+    rows = [Example("bad", "good", None), Example("very very very very bad", "a film", None)]
+    with pytest.raises(
+        DataError, match=r"row 2: the first text, 'very very.*has 5 tokens and leaves no room .* within 5"
+    ):
+        encode(tokenizer, rows, max_length=8, positions=None, truncation="only_second")
+
+
+def test_collate_rows_with_several_labels_and_with_none() -> None:
+    several = collate([Encoded([2, 3], None, (1, 0)), Encoded([2, 3], None, (0, 0))], pad_id=0)
+    assert several["labels"].tolist() == [[1.0, 0.0], [0.0, 0.0]] and several["labels"].dtype == torch.float32
+    assert "labels" not in collate([Encoded([2, 3], None, None)], pad_id=0)

@@ -102,7 +102,7 @@ class Lat(Method):
         gates.set_mode("off")
         logits = model(**inputs).logits
         gates.set_mode("hard")
-        taught = taught_loss(logits, batch, config=self.config)
+        taught = taught_loss(logits, batch, config=self.config, means=self.run.means)
         yield Loss(total=share * taught, flops=torch.full((), share, device=logits.device))
         on_cpu = logits.device.type == "cpu"  # a recorded step has tensors of one length
         for lengths, left_out in zip(*self._drawn, strict=True):
@@ -111,7 +111,8 @@ class Lat(Method):
             trace = gates.trace
             assert trace is not None  # the forward pass above leaves one
             flops = relative_flops(self.run.shape, trace.lengths(), trace.kept())
-            yield Loss(total=share * distillation_loss(small, logits.detach(), temperature=1.0), flops=share * flops)
+            taught = distillation_loss(small, logits.detach(), temperature=1.0, means=self.run.means)
+            yield Loss(total=share * taught, flops=share * flops)
 
     def _lengths(
         self, rate: float, pick: Callable[[int, int], int], *, left_out: frozenset[int] = frozenset()

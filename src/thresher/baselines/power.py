@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from thresher.core.cost import relative_flops
-from thresher.core.losses import budget_term, task_loss
+from thresher.core.losses import budget_term
 from thresher.core.ranks import places
 from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
 from thresher.models.rules import TopCount
 from thresher.training.method import Method
-from thresher.training.objective import Loss, model_inputs
+from thresher.training.objective import Loss, model_inputs, taught_loss
 
 
 class Retention(TopCount):
@@ -70,7 +70,7 @@ class Power(Method):
         assert trace is not None  # the forward pass above leaves one
         kept = torch.stack([gate.sum(dim=-1) for gate in trace.gates], dim=-1)
         flops = relative_flops(self.run.shape, trace.lengths(), kept)
-        total = task_loss(logits, batch["labels"])
+        total = taught_loss(logits, batch, config=self.config, means=self.run.means)
         if self.config.lambda_ is not None:
             depth = torch.arange(1, kept.shape[-1] + 1, device=kept.device)
             mass = kept.sum(dim=0) / trace.lengths().sum()

@@ -140,7 +140,10 @@ def bench(
     if "thresher" in wanted:
         gates_of(checkpoint.model).require_thresholds()
     tokenizer = checkpoint.tokenizer
-    limits = {"max_length": trained_length(manifest), "positions": usable_positions(checkpoint.model.config)}
+    limits: dict[str, Any] = {
+        "max_length": trained_length(manifest),
+        "positions": usable_positions(checkpoint.model.config),
+    }
     encoded = encode(tokenizer, examples[:rows], **limits).rows
     calibration, source = _calibration(labelled.train if labelled else [], examples, rows)
     screen = console(as_json)

@@ -29,6 +29,18 @@ LabelColumn = Annotated[str | None, typer.Option("--label-column", help="column 
 Regression = Annotated[
     bool | None, typer.Option("--regression/--classes", help="what the labels are; default: decided by looking")
 ]
+Rerank = Annotated[
+    bool, typer.Option("--rerank", help="a reranker: the text is a query, the pair a document; labels may be missing")
+]
+Embed = Annotated[
+    bool, typer.Option("--embed", help="an embedding model: texts alone; pairs with a similarity test it")
+]
+GroupColumn = Annotated[
+    str | None, typer.Option("--group-column", help="with --rerank: column with the query's identity, if not its text")
+]
+Separator = Annotated[
+    str | None, typer.Option("--separator", help="what stands between several labels in one cell, such as '|'")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="any other setting of the two tables, such as clip=0.5"),
@@ -59,8 +71,9 @@ def load_training_rows(
     columns: Columns,
     selection: Path | None,
     regression: bool | None,
+    kind: dict[str, Any] | None = None,
 ) -> "Task":
-    """Rows to train with: a named task's, or the user's own files."""
+    """Rows to train with: a named task's, or the user's own files. `kind`: what `kind_of` makes of the flags."""
     from thresher.tasks import load_file_task
 
     if (task is None) == (train is None):
@@ -77,16 +90,26 @@ def load_training_rows(
             pair_column=pair,
             label_column=label or "label",
             regression=regression,
+            **(kind or {}),
         )
     for flag, file in (("test", test), ("selection", selection)):
         if file is not None:
             raise ConfigError(f"--{flag} {file} goes with --train FILE; task {task} has its own {flag} rows")
-    if any(columns) or regression is not None:
+    if any(columns) or regression is not None or kind:
+        more = "--regression and --classes go" if not kind else "--rerank, --embed, --group-column and --separator go"
         raise ConfigError(
-            f"--text-column, --pair-column, --label-column, --regression and --classes go with --train FILE; "
-            f"task {task} is fixed"
+            f"--text-column, --pair-column, --label-column, {more} with --train FILE; task {task} is fixed"
         )
     return load_named_task(str(task), data)
+
+
+def kind_of(given: dict[str, Any]) -> dict[str, Any]:
+    """What --rerank, --embed, --group-column and --separator say of the rows, as words of `load_file_task`."""
+    if given["rerank"] and given["embed"]:
+        raise ConfigError("--rerank is for rerankers and --embed for embedding models; give one of them")
+    means = "score" if given["rerank"] else "embedding" if given["embed"] else None
+    words = {"means": means, "group_column": given["group_column"], "separator": given["separator"]}
+    return {name: value for name, value in words.items() if value is not None}
 
 
 def load_test_rows(
@@ -124,6 +147,9 @@ def load_test_rows(
             pair_column=pair or known.get("pair"),
             label_column=label or known.get("label") or "label",
             labels=_class_names(run, trained_on),
+            means=trained_on.get("means"),
+            group_column=known.get("group"),
+            separator=trained_on.get("separator"),
         )
     name = task or trained_on.get("name")
     if name not in task_names() and task is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thresher.cli.options import load_training_rows, pick_device
+from thresher.cli.options import kind_of, load_training_rows, pick_device
 from thresher.config import PruneConfig, TrainConfig
 from thresher.errors import ConfigError, ModelError, RunError
 from thresher.workplace import expanded, has_state, work_of
@@ -15,7 +15,17 @@ from thresher.workplace import expanded, has_state, work_of
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from thresher.core.heads import Head
     from thresher.tasks import Task
+
+
+# What transformers calls the tasks that a new head is made for.
+PROBLEMS = {
+    "classes": "single_label_classification",
+    "labels": "multi_label_classification",
+    "value": "regression",
+    "score": "regression",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,9 @@ def job_of(given: dict[str, Any], *, train: TrainConfig, prune: dict[str, Any]) 
         raise ConfigError(f"finetune = {given['finetune']!r} is not one of: auto, always, never")
     columns = (given["text_column"], given["pair_column"], given["label_column"])
     rows = load_training_rows(
-        **{name: given[name] for name in ("task", "data", "train", "test", "selection", "regression")}, columns=columns
+        **{name: given[name] for name in ("task", "data", "train", "test", "selection", "regression")},
+        columns=columns,
+        kind=kind_of(given),
     )
     plain = {name: given[name] for name in ("model", "out", "finetune", "resume", "overwrite")}
     return Job(**plain, task=rows, prune=prune, train=train, device=pick_device(given["device"]))
@@ -117,13 +129,14 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
 
     from thresher.baselines import method_named
     from thresher.cli.measure import Version, measure
+    from thresher.core.heads import Head
     from thresher.models.attach import prune_
     from thresher.training.progress import Bars
     from thresher.training.trainer import Trainer
 
     check_output(job)
     model, tokenizer, finetune = load_model(job)
-    prune_(model, prune_config(job.prune, tokenizer))
+    prune_(model, prune_config(job.prune, tokenizer, Head(means=job.task.spec.means)))
     trainer = Trainer(
         model,
         tokenizer,
@@ -182,7 +195,7 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
     torch.manual_seed(job.train.seed)  # a new head's weights are part of the run
     spec = job.task.spec
     check_dense(job.model)
-    fits = has_head(job.model, spec.num_labels)
+    fits = spec.means == "embedding" or has_head(job.model, spec.num_labels)
     if job.finetune == "never" and not fits:
         raise ModelError(
             f"'{job.model}' has no classification head with {spec.num_labels} outputs, and --finetune never "
@@ -197,13 +210,13 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
         model, tokenizer = load_dense(job.model, whole=True)
         _check_classes(model, spec.labels, asked_for=job.finetune == "never")
         return model, tokenizer, False
-    labels = dict(enumerate(spec.labels or ("value",)))
+    labels = dict(enumerate(spec.labels or (spec.means,)))
     model, tokenizer = load_dense(
         job.model,
         num_labels=spec.num_labels,
         id2label=labels,
         label2id={name: index for index, name in labels.items()},
-        problem_type="regression" if spec.regression else "single_label_classification",
+        problem_type=PROBLEMS[spec.means],
     )
     return model, tokenizer, True
 
@@ -230,13 +243,15 @@ def _check_classes(model: Any, labels: tuple[str, ...], *, asked_for: bool) -> N
         )
 
 
-def prune_config(settings: dict[str, Any], tokenizer: Any) -> PruneConfig:
-    """Fill in the separator's id when a protected group needs it."""
+def prune_config(settings: dict[str, Any], tokenizer: Any, head: "Head | None" = None) -> PruneConfig:
+    """Add what the head needs, and the separator's id when a protected group needs it."""
+    from thresher.models.defaults import prune_defaults, separator_of
+
+    if head is not None:
+        settings = {**prune_defaults(head, tokenizer), **settings}
     if "separator_id" in settings or not {"separators", "first_segment"} & set(settings.get("protect", ())):
         return PruneConfig.from_dict(settings)
-    if tokenizer.sep_token_id is None:
-        raise ModelError("the tokenizer has no separator token, so separators and segments cannot be protected")
-    return PruneConfig.from_dict({**settings, "separator_id": tokenizer.sep_token_id})
+    return PruneConfig.from_dict({**settings, "separator_id": separator_of(tokenizer)})
 
 
 def save_run(

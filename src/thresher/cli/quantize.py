@@ -68,7 +68,10 @@ def quantize(
     quiet_libraries()
     checkpoint = load(run)
     check_outputs(checkpoint.model, rows, name=run, manifest=manifest)
-    limits = {"max_length": trained_length(manifest), "positions": usable_positions(checkpoint.model.config)}
+    limits: dict[str, Any] = {
+        "max_length": trained_length(manifest),
+        "positions": usable_positions(checkpoint.model.config),
+    }
     calibration, measured = (
         [(row.input_ids, row.token_type_ids) for row in encode(checkpoint.tokenizer, part, **limits).rows]
         for part in (chosen, examples)

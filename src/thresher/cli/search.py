@@ -9,10 +9,14 @@ from thresher.cli.options import (
     AsJson,
     DataFolder,
     Device,
+    Embed,
+    GroupColumn,
     LabelColumn,
     PairColumn,
     Regression,
+    Rerank,
     SelectionFile,
+    Separator,
     Settings,
     TaskName,
     TestFile,
@@ -59,6 +63,10 @@ def search(
     pair_column: PairColumn = None,
     label_column: LabelColumn = None,
     regression: Regression = None,
+    rerank: Rerank = False,
+    embed: Embed = False,
+    group_column: GroupColumn = None,
+    separator: Separator = None,
     recipe: Annotated[str | None, _train("recipe")] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with the tables \\[prune] and \\[train]; flags override it")
@@ -128,6 +136,7 @@ def search_job(job: "Job", settings: SearchConfig, screen: "Console") -> "Outcom
 
     from thresher.cli.measure import Version, measure
     from thresher.cli.pipeline import Outcome, check_output, load_model, prune_config, save_run
+    from thresher.core.heads import Head
     from thresher.evaluation.bootstrap import held_out_drop
     from thresher.models.attach import prune_
     from thresher.records import write_json
@@ -139,7 +148,7 @@ def search_job(job: "Job", settings: SearchConfig, screen: "Console") -> "Outcom
     check_settings(settings, job.train)
     check_output(job)
     model, tokenizer, finetune = load_model(job)
-    prune_(model, prune_config(job.prune, tokenizer))
+    prune_(model, prune_config(job.prune, tokenizer, Head(means=job.task.spec.means)))
     if not job.resume:
         shutil.rmtree(job.work, ignore_errors=True)
     screen.print(escape(f"data: {job.task.source}"))

@@ -23,21 +23,48 @@ def budget_term(relative_flops: Tensor, target: float) -> Tensor:
     return (relative_flops - target) ** 2
 
 
-def task_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy, or mean squared error when there is one output. logits: (batch, outputs), labels: (batch,)."""
-    if logits.shape[-1] == 1:
-        return F.mse_loss(logits.float().squeeze(-1), labels.float())
-    return F.cross_entropy(logits.float(), labels)
+def meaning_of(logits: Tensor) -> str:
+    """What outputs (batch, outputs) mean where nobody says: a value if there is one, else classes."""
+    return "value" if logits.shape[-1] == 1 else "classes"
 
 
-def distillation_loss(logits: Tensor, teacher: Tensor, *, temperature: float) -> Tensor:
-    """KL from the teacher's softened distribution, or mean squared error for regression. Both (batch, outputs)."""
-    if logits.shape[-1] == 1:
-        return F.mse_loss(logits.float(), teacher.float())
-    student = F.log_softmax(logits.float() / temperature, dim=-1)
-    target = F.log_softmax(teacher.float() / temperature, dim=-1)
+def task_loss(logits: Tensor, labels: Tensor, *, means: str | None = None) -> Tensor:
+    """Distance to the labels, by what outputs mean (`core.heads`). logits: (batch, outputs), labels: (batch,).
+
+    classes: cross-entropy; value: mean squared error; score: cross-entropy of the logit with a label of 0 or 1;
+    labels: the mean of that over all of them, labels being (batch, outputs). Embeddings have no labels.
+    """
+    means, logits = means or meaning_of(logits), logits.float()
+    if means == "value":
+        return F.mse_loss(logits.squeeze(-1), labels.float())
+    if means == "score":
+        return F.binary_cross_entropy_with_logits(logits.squeeze(-1), labels.float())
+    if means == "labels":
+        return F.binary_cross_entropy_with_logits(logits, labels.float())
+    if means == "classes":
+        return F.cross_entropy(logits, labels)
+    raise ValueError(f"means = {means!r} has no labels to learn from; distil from the dense model")
+
+
+def distillation_loss(logits: Tensor, teacher: Tensor, *, temperature: float, means: str | None = None) -> Tensor:
+    """Distance to the teacher's outputs, by what they mean; both (batch, outputs). 0 where they are the same.
+
+    classes: KL from the softened distribution; labels: the same of each label's probability, in the mean; value and
+    score: mean squared error; embedding: 1 - cosine.
+    """
+    means, logits, teacher = means or meaning_of(logits), logits.float(), teacher.float()
+    if means in ("value", "score"):
+        return F.mse_loss(logits, teacher)
+    if means == "embedding":
+        return (1 - F.cosine_similarity(logits, teacher, dim=-1)).mean()
     # temperature^2 keeps the gradient's size independent of the temperature (Hinton et al., 2015).
-    return F.kl_div(student, target, reduction="batchmean", log_target=True) * temperature**2
+    if means == "labels":
+        target = torch.sigmoid(teacher / temperature)
+        entropy = F.binary_cross_entropy_with_logits(teacher / temperature, target)
+        return (F.binary_cross_entropy_with_logits(logits / temperature, target) - entropy) * temperature**2
+    student = F.log_softmax(logits / temperature, dim=-1)
+    wanted = F.log_softmax(teacher / temperature, dim=-1)
+    return F.kl_div(student, wanted, reduction="batchmean", log_target=True) * temperature**2
 
 
 def hidden_distillation_loss(

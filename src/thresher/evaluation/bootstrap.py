@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from thresher.models.predict import predict
@@ -15,12 +14,12 @@ def held_out_drop(
     model: Any, tokenizer: Any, task: Task, dense: dict[str, Tensor], *, split: str, max_length: int | None
 ) -> Drop:
     """The drop of a model with gates against the weights `dense`, with its 95% interval; the model is left as found."""
-    data = encode(tokenizer, task.test[split], max_length=max_length, positions=usable_positions(model.config))
+    rows, positions = task.spec.inputs(task.test[split]), usable_positions(model.config)
+    data = encode(tokenizer, rows, max_length=max_length, positions=positions, truncation=task.spec.truncation)
     batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
-    labels = np.array([row.label for row in data.rows])
     own = {name: value.clone() for name, value in model.state_dict().items()}
     pruned = predict(model, batches, pruned=True).logits.numpy()
     model.load_state_dict({**own, **dense})
     whole = predict(model, batches, pruned=False).logits.numpy()
     model.load_state_dict(own)
-    return paired_drop(task.spec, whole, pruned, labels)
+    return paired_drop(task.spec, whole, pruned, task.spec.truth(task.test[split], dense=whole))

@@ -1,11 +1,12 @@
 """Quality, relative FLOPs and kept tokens of a model on held-out rows, overall and by length quartile."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from thresher.core.cost import EncoderShape, dense_macs, engine_relative_flops, flops, paper_macs, relative_flops
@@ -13,8 +14,9 @@ from thresher.errors import DataError
 from thresher.models.attach import encoder_shape, gates_of, length_in_training
 from thresher.models.classes import check_class_order, how_classes_differ
 from thresher.models.predict import Predictions, predict
-from thresher.tasks.encode import encode, padded_batches, usable_positions
-from thresher.tasks.task import Example, Task
+from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
+from thresher.tasks.task import Example, Task, TaskSpec
+from thresher.tasks.truth import Truth
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,18 @@ def check_outputs(model: Any, task: Task, *, name: object, manifest: Mapping[str
     rows are pairs, where it was saved with them.
     """
     outputs = model.config.num_labels
-    if outputs != task.spec.num_labels:
+    if task.spec.num_labels and outputs != task.spec.num_labels:
         raise DataError(f"{name} has {outputs} outputs, but task {task.spec.name} has {task.spec.num_labels}")
-    check_class_order(model, task.spec.labels)
+    check_classes_of(model, task.spec)
     _check_classes(_trained_on(manifest or {}).get("labels"), task, name=name)
     if other := other_kind(manifest or {}, given_pairs=task.spec.pair_column is not None):
         own, given = other
         raise DataError(f"{name} is for {own}, but task {task.spec.name} has {given}; give rows like the run's own")
+
+
+def check_classes_of(model: Any, spec: TaskSpec) -> None:
+    if spec.labels:
+        check_class_order(model, spec.labels)
 
 
 def other_kind(manifest: Mapping[str, Any], *, given_pairs: bool) -> tuple[str, str] | None:
@@ -106,11 +113,14 @@ def evaluate(
     max_length: int | None = None,
     pruned: bool = True,
     on_batch: Callable[[int, int], None] | None = None,
+    dense: NDArray[Any] | None = None,
 ) -> Quality:
     """Hard evaluation of a model with gates on a test split (the first one by default).
 
     Rows are truncated to `max_length` tokens, or where they were in training, or else to what the model can take.
     `pruned=False` runs the same weights dense. `on_batch(done, total)` is told about progress.
+    Rows without labels are judged by agreement with `dense`, the dense model's outputs (`outputs_of`); not given, and
+    with `pruned=False`, a model agrees with itself.
     """
     if max_length is None:
         max_length = length_in_training(model)
@@ -119,50 +129,76 @@ def evaluate(
     if not examples:
         known = ", ".join(known for known, rows in task.test.items() if rows) or "none"
         raise DataError(f"task {task.spec.name} has no test rows in split '{name}'; splits with rows: {known}")
-    check_class_order(model, task.spec.labels)
-    data = encode(tokenizer, examples, max_length=max_length, positions=usable_positions(model.config))
+    check_classes_of(model, task.spec)
+    data = encoded_rows(model, tokenizer, task, examples, max_length=max_length)
     batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
     found = predict(model, batches, pruned=pruned, on_batch=on_batch)
-    labels = np.array([row.label for row in data.rows])
+    reference = found.logits.numpy() if dense is None and not pruned else dense
+    truth = task.spec.truth(examples, dense=reference)
     shape = encoder_shape(model)
-    gates, dense = gates_of(model), dense_macs(shape, found.lengths)
+    gates, whole = gates_of(model), dense_macs(shape, found.lengths)
     alone = shape.layers if gates.restores else min(gates.first_alone(), shape.layers - 1)
-    spent = paper_macs(shape, found.lengths, found.kept) if found.kept is not None else dense
+    spent = paper_macs(shape, found.lengths, found.kept) if found.kept is not None else whole
     return Quality(
         split=name,
-        rows=len(data.rows),
+        rows=len(examples),
         truncated=data.truncated,
         mean_length=float(found.lengths.float().mean()),
-        metrics=task.score(found.logits.numpy(), labels),
-        gflops_dense=float(flops(dense).double().mean()) / 1e9,
+        metrics=task.score(found.logits.numpy(), truth),
+        gflops_dense=float(flops(whole).double().mean()) / 1e9,
         gflops=float(flops(spent).double().mean()) / 1e9,
         relative_flops=float(relative_flops(shape, found.lengths, found.kept)) if found.kept is not None else None,
         engine_relative_flops=(
             engine_relative_flops(shape, found.lengths, found.kept, alone=alone) if found.kept is not None else None
         ),
         kept_per_layer=found.kept.double().mean(dim=0).tolist() if found.kept is not None else None,
-        quartiles=_by_quartile(task, shape, found, labels),
+        quartiles=_by_quartile(task, shape, found, truth),
     )
 
 
-def _by_quartile(task: Task, shape: EncoderShape, found: Predictions, labels: Any) -> list[Quartile]:
-    """Split the rows at the quartiles of their length; equal lengths stay together, so parts may differ in size."""
-    edges = np.quantile(found.lengths.numpy(), [0.25, 0.5, 0.75])
-    part = torch.from_numpy(np.searchsorted(edges, found.lengths.numpy(), side="left"))
+def encoded_rows(
+    model: Any, tokenizer: Any, task: Task, examples: Sequence[Example], *, max_length: int | None
+) -> EncodedSet:
+    """What the model reads of the task's rows."""
+    positions, cut = usable_positions(model.config), task.spec.truncation
+    return encode(tokenizer, task.spec.inputs(examples), max_length=max_length, positions=positions, truncation=cut)
+
+
+def outputs_of(
+    model: Any, tokenizer: Any, task: Task, *, split: str, max_length: int | None, pruned: bool = False
+) -> NDArray[Any]:
+    """(inputs, outputs) of a model with gates on a test split, dense unless `pruned`."""
+    data = encoded_rows(model, tokenizer, task, task.test[split], max_length=max_length)
+    found: NDArray[Any] = predict(
+        model, padded_batches(data, pad_id=tokenizer.pad_token_id), pruned=pruned
+    ).logits.numpy()
+    return found
+
+
+def _by_quartile(task: Task, shape: EncoderShape, found: Predictions, truth: Truth) -> list[Quartile]:
+    """Split the rows at the quartiles of their length; equal lengths stay together, so parts may differ in size.
+
+    Embeddings of labelled pairs are two sequences a row.
+    """
+    sequences = len(found.lengths) // truth.rows
+    row_lengths = found.lengths.reshape(truth.rows, sequences).sum(dim=1)
+    edges = np.quantile(row_lengths.numpy(), [0.25, 0.5, 0.75])
+    part = torch.from_numpy(np.searchsorted(edges, row_lengths.numpy(), side="left"))
     quartiles = []
     for index in range(4):
         rows: Tensor = (part == index).nonzero().squeeze(-1)
         if len(rows) == 0:
             continue
-        lengths = found.lengths[rows]
+        inputs = (rows[:, None] * sequences + torch.arange(sequences)).flatten()
+        lengths = found.lengths[inputs]
         quartiles.append(
             Quartile(
-                shortest=int(lengths.min()),
-                longest=int(lengths.max()),
+                shortest=int(row_lengths[rows].min()),
+                longest=int(row_lengths[rows].max()),
                 rows=len(rows),
-                score=task.score(found.logits[rows].numpy(), labels[rows.numpy()])["score"],
+                score=task.score(found.logits[inputs].numpy(), truth.of(rows.numpy()))["score"],
                 relative_flops=(
-                    float(relative_flops(shape, lengths, found.kept[rows])) if found.kept is not None else None
+                    float(relative_flops(shape, lengths, found.kept[inputs])) if found.kept is not None else None
                 ),
             )
         )

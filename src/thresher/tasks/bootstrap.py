@@ -1,8 +1,9 @@
 """The paired bootstrap: how sure a difference in quality between models on the same rows is.
 
 Rows are drawn with replacement, the same ones for every model, so that what a row's difficulty adds to both scores
-cancels. A draw is written as counts: how often it has each row. Every metric is computed from counts, for all draws at
-once; `tests/tasks/test_bootstrap.py` compares with the plain metric on the rows drawn.
+cancels; of a reranker's labelled rows whole queries are drawn. A draw is written as counts: how often it has each row.
+Every metric is computed from counts, for all draws at once; `tests/tasks/test_bootstrap.py` compares with the plain
+metric on the rows drawn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,9 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thresher.tasks.metrics import cosines, pair_cosines
+from thresher.tasks.ranking import by_query
 from thresher.tasks.task import TaskSpec
+from thresher.tasks.truth import Truth, as_truth
 
 Floats = NDArray[np.float64]
+Labels = Truth | NDArray[Any]
 DRAWS = 2000
 CHUNK = 2**22  # counts held at a time: a test split of 40,000 rows times 2,000 draws would not fit
 
@@ -32,17 +37,15 @@ class Drop:
         return asdict(self)
 
 
-def paired_drop(
-    spec: TaskSpec, dense: NDArray[Any], pruned: NDArray[Any], labels: NDArray[Any], *, seed: int = 0
-) -> Drop:
-    """The drop and its 95% interval. dense, pruned: (rows, outputs); labels: (rows,)."""
+def paired_drop(spec: TaskSpec, dense: NDArray[Any], pruned: NDArray[Any], labels: Labels, *, seed: int = 0) -> Drop:
+    """The drop and its 95% interval. dense, pruned: (inputs, outputs); labels: (rows,) or a Truth."""
     draws = drawn_drops(spec, dense, [pruned], labels, seed=seed)[:, 0]
     low, high = np.quantile(draws, [0.025, 0.975])
-    return Drop(observed_drop(spec, dense, pruned, labels), float(low), float(high), len(labels))
+    return Drop(observed_drop(spec, dense, pruned, labels), float(low), float(high), as_truth(labels).rows)
 
 
-def observed_drop(spec: TaskSpec, dense: NDArray[Any], pruned: NDArray[Any], labels: NDArray[Any]) -> float:
-    once = np.ones((1, len(labels)))
+def observed_drop(spec: TaskSpec, dense: NDArray[Any], pruned: NDArray[Any], labels: Labels) -> float:
+    once = np.ones((1, as_truth(labels).units))
     return float((scores(spec, dense, labels, once) - scores(spec, pruned, labels, once))[0])
 
 
@@ -50,27 +53,57 @@ def drawn_drops(
     spec: TaskSpec,
     dense: NDArray[Any],
     pruned: Sequence[NDArray[Any]],
-    labels: NDArray[Any],
+    labels: Labels,
     *,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Floats:
     """(draws, models) drops of several pruned models against the dense one, all on the same drawn rows."""
     found = []
-    for counts in drawn_counts(len(labels), draws=draws, seed=seed):
+    for counts in drawn_counts(as_truth(labels).units, draws=draws, seed=seed):
         base = scores(spec, dense, labels, counts)
         found.append(np.stack([base - scores(spec, logits, labels, counts) for logits in pruned], axis=1))
     return np.concatenate(found)
 
 
-def scores(spec: TaskSpec, logits: NDArray[Any], labels: NDArray[Any], counts: Floats) -> Floats:
-    """(draws,) the task's score on rows repeated `counts` times. logits: (rows, outputs), counts: (draws, rows)."""
-    if spec.regression:
-        predicted = np.asarray(logits, dtype=np.float64).reshape(-1)
-        found = [_correlation(name, predicted, np.asarray(labels, dtype=np.float64), counts) for name in spec.metrics]
+def scores(spec: TaskSpec, logits: NDArray[Any], labels: Labels, counts: Floats) -> Floats:
+    """(draws,) the task's score on units repeated `counts` times. logits: (inputs, outputs), counts: (draws, units)."""
+    truth, outputs = as_truth(labels), np.asarray(logits)
+    if not truth.labelled:
+        return _agreement(spec, outputs, truth.values, counts)
+    values = truth.values
+    if spec.means == "score":
+        assert truth.groups is not None  # a spec's truth has them
+        of_query = by_query(outputs.reshape(-1).astype(np.float64), values.astype(np.float64), truth.groups)
+        found = [_mean_of_known(of_query[name], counts) for name in spec.metrics]
+    elif spec.means in ("value", "embedding"):
+        predicted = pair_cosines(outputs) if spec.means == "embedding" else outputs.astype(np.float64).reshape(-1)
+        found = [_correlation(name, predicted, values.astype(np.float64), counts) for name in spec.metrics]
+    elif spec.means == "labels":
+        found = [_label_metric(name, outputs > 0, values > 0, counts) for name in spec.metrics]
     else:
-        found = [_class_metric(name, np.asarray(logits).argmax(axis=1), labels, counts) for name in spec.metrics]
+        found = [_class_metric(name, outputs.argmax(axis=1), values, counts) for name in spec.metrics]
     return np.mean(found, axis=0)  # type: ignore[no-any-return]  # numpy's mean is typed as Any
+
+
+def _agreement(spec: TaskSpec, outputs: NDArray[Any], dense: NDArray[Any], counts: Floats) -> Floats:
+    """The 'score' of rows without labels, from counts: as in `metrics`."""
+    if spec.means in ("value", "score"):
+        one, other = (found.astype(np.float64).reshape(-1) for found in (outputs, dense))
+        return _correlation("pearson", one, other, counts)
+    if spec.means == "embedding":
+        of_row = cosines(outputs, dense)
+    elif spec.means == "labels":
+        of_row = ((outputs > 0) == (dense > 0)).mean(axis=1)
+    else:
+        of_row = (outputs.argmax(axis=1) == dense.argmax(axis=1)).astype(np.float64)
+    return _mean_of_known(of_row, counts)
+
+
+def _mean_of_known(values: Floats, counts: Floats) -> Floats:
+    """Weighted means that leave out NaN, for a query without a relevant row."""
+    known = np.isfinite(values)
+    return _ratio(counts[:, known] @ values[known], counts[:, known].sum(axis=1))
 
 
 def drawn_counts(rows: int, *, draws: int, seed: int) -> Iterator[Floats]:
@@ -89,6 +122,14 @@ def _class_metric(name: str, predicted: NDArray[Any], labels: NDArray[Any], coun
     both = counts @ (right & (labels == 1)).astype(np.float64)
     either = counts @ ((predicted == 1).astype(np.float64) + (labels == 1))
     return _ratio(2 * both, either)
+
+
+def _label_metric(name: str, predicted: NDArray[Any], labels: NDArray[Any], counts: Floats) -> Floats:
+    both = counts @ (predicted & labels).astype(np.float64)  # (draws, labels)
+    either = counts @ (predicted.astype(np.float64) + labels)
+    if name == "micro_f1":
+        return _ratio(2 * both.sum(axis=1), either.sum(axis=1))
+    return _ratio(2 * both, either).mean(axis=1)  # type: ignore[no-any-return]
 
 
 def _correlation(name: str, predicted: Floats, labels: Floats, counts: Floats) -> Floats:

@@ -1,7 +1,7 @@
 """Texts to token ids and to padded tensors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,9 +11,11 @@ from torch import Tensor
 from thresher.errors import DataError
 from thresher.tasks.batches import sorted_batches
 from thresher.tasks.task import Example
+from thresher.tasks.truth import Label
 from thresher.text import half_character
 
 ENCODE_ROWS = 1000
+LONGEST_FIRST = "longest_first"
 
 # Families that number positions from pad_token_id + 1 (create_position_ids_from_input_ids in transformers), so that
 # many of their position embeddings are never used. MPNet does the same with its padding index fixed at 1.
@@ -40,7 +42,7 @@ class Encoded:
 
     input_ids: list[int]
     token_type_ids: list[int] | None
-    label: float | int
+    label: Label
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ class EncodedSet:
     rows: list[Encoded]
     truncated: int
     max_length: int
+
+    def truncation(self, name: str) -> list[str]:
+        """What is to be said of rows that are longer than the limit; `name` is what rows these are."""
+        return [f"{self.truncated} {name} rows truncated to {self.max_length} tokens"] if self.truncated else []
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -71,13 +77,25 @@ def usable_positions(config: Any) -> int | None:
     return int(positions)
 
 
-def encode(tokenizer: Any, examples: Sequence[Example], *, max_length: int | None, positions: int | None) -> EncodedSet:
-    """Tokenize all rows; rows longer than `max_length` or the model's `positions` are truncated and counted."""
+def encode(
+    tokenizer: Any,
+    examples: Sequence[Example],
+    *,
+    max_length: int | None,
+    positions: int | None,
+    truncation: str = LONGEST_FIRST,
+) -> EncodedSet:
+    """Tokenize all rows; rows longer than `max_length` or the model's `positions` are truncated and counted.
+
+    `truncation` says where a pair is cut: 'longest_first', or 'only_second' where the first text must stay whole. A
+    first text that leaves no room is an error.
+    """
     for index, example in enumerate(examples):
         _check_row(example, index, paired=examples[0].pair is not None)
     limits = [limit for limit in (max_length, positions) if limit is not None]
     limit = min(limits) if limits else None
     paired = bool(examples) and examples[0].pair is not None
+    cut = truncation if paired else LONGEST_FIRST  # a text alone has no second one
     special = int(tokenizer.num_special_tokens_to_add(pair=paired))
     if limit is not None and limit <= special:
         raise DataError(
@@ -93,7 +111,9 @@ def encode(tokenizer: Any, examples: Sequence[Example], *, max_length: int | Non
             # Only the few rows that are too long are tokenized again: a fast tokenizer's own record of what it cut
             # grows with the product of both texts' lengths.
             long = [i for i, row in enumerate(encoded) if len(row.input_ids) > limit]
-            shorter = _call(tokenizer, [chunk[i] for i in long], limit) if long else []
+            if cut == "only_second":
+                _check_room(tokenizer, chunk, long, limit=limit - special, first_row=start + 1)
+            shorter = _call(tokenizer, [chunk[i] for i in long], limit, cut) if long else []
             for i, row in zip(long, shorter, strict=True):
                 encoded[i] = row
             truncated += len(long)
@@ -107,8 +127,8 @@ def encode(tokenizer: Any, examples: Sequence[Example], *, max_length: int | Non
 def collate(rows: Sequence[Encoded], *, pad_id: int, pad_to: int = 1) -> dict[str, Tensor]:
     """Tensors of shape `(batch, length)` padded on the right to the longest row, as a multiple of `pad_to`.
 
-    input_ids and attention_mask, token_type_ids if the tokenizer gave them, and labels `(batch,)`: long for classes,
-    float32 for regression.
+    input_ids and attention_mask, token_type_ids if the tokenizer gave them, and labels `(batch,)`, long for classes and
+    float32 for numbers, or `(batch, labels)` float32 for several; none where rows have none.
     """
     if not rows or pad_to < 1:
         raise ValueError(f"{len(rows)} rows padded to a multiple of {pad_to}: both numbers must be at least 1")
@@ -123,9 +143,10 @@ def collate(rows: Sequence[Encoded], *, pad_id: int, pad_to: int = 1) -> dict[st
         attention_mask[index, :length] = 1
         if types is not None:
             types[index, :length] = torch.tensor(row.token_type_ids, dtype=torch.long)
-    regression = any(isinstance(row.label, float) for row in rows)
-    labels = torch.tensor([row.label for row in rows], dtype=torch.float32 if regression else torch.long)
-    batch = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+    batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+    if any(row.label is not None for row in rows):
+        numbers = any(isinstance(row.label, float | tuple) for row in rows)
+        batch["labels"] = torch.tensor([row.label for row in rows], dtype=torch.float32 if numbers else torch.long)
     return batch if types is None else {**batch, "token_type_ids": types}
 
 
@@ -146,6 +167,20 @@ def _check_row(example: Example, index: int, *, paired: bool) -> None:
             raise DataError(f"row {index + 1} has {bad}, half a character that no tokenizer can read; remove it")
 
 
+def _check_room(
+    tokenizer: Any, examples: Sequence[Example], long: Sequence[int], *, limit: int, first_row: int
+) -> None:
+    """Of pairs that are cut at the second text, the first must leave room for a token of it."""
+    for i in long:
+        (first,) = _call(tokenizer, [replace(examples[i], pair=None)], None)
+        used = len(first.input_ids) - int(tokenizer.num_special_tokens_to_add(pair=False))
+        if used >= limit:
+            raise DataError(
+                f"row {first_row + i}: the first text, {examples[i].text[:40]!r}, has {used} tokens and leaves no room "
+                f"for the second within {limit}; give a larger max_length or a shorter first text"
+            )
+
+
 def _tokenize(tokenizer: Any, examples: Sequence[Example], *, limit: int | None, first_row: int) -> list[Encoded]:
     try:
         return _call(tokenizer, examples, limit)
@@ -161,7 +196,9 @@ def _tokenize(tokenizer: Any, examples: Sequence[Example], *, limit: int | None,
         raise
 
 
-def _call(tokenizer: Any, examples: Sequence[Example], limit: int | None) -> list[Encoded]:
+def _call(
+    tokenizer: Any, examples: Sequence[Example], limit: int | None, truncation: str = LONGEST_FIRST
+) -> list[Encoded]:
     texts = [example.text for example in examples]
     pairs = None if examples[0].pair is None else [example.pair for example in examples]
     # verbose=False: rows beyond the tokenizer's own maximum are truncated and counted by us, without its warning.
@@ -169,7 +206,7 @@ def _call(tokenizer: Any, examples: Sequence[Example], limit: int | None) -> lis
         texts,
         pairs,
         padding=False,
-        truncation=False if limit is None else "longest_first",
+        truncation=False if limit is None else truncation,
         max_length=limit,
         return_attention_mask=False,
         verbose=False,

@@ -1,13 +1,16 @@
 """A task from the user's own files."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from thresher.errors import DataError
-from thresher.tasks.labels import Labels, learn_labels, listed
-from thresher.tasks.metrics import REGRESSION_METRICS
+from thresher.tasks.labels import Labels, Relevance, learn_labels, listed, raw_labels
+from thresher.tasks.metrics import LABEL_METRICS, REGRESSION_METRICS
+from thresher.tasks.ranking import RANK_METRICS
 from thresher.tasks.readers import Table, read_table
+from thresher.tasks.several import SeveralLabels, ask_about_several, has_lists, learn_several
 from thresher.tasks.splits import (
     SELECTION_AT_MOST,
     SELECTION_SHARE,
@@ -16,18 +19,24 @@ from thresher.tasks.splits import (
     hold_out,
     hold_out_selection,
     leak_note,
+    query_of,
 )
 from thresher.tasks.task import Example, Task, TaskSpec
+from thresher.tasks.truth import Label
 from thresher.text import half_character, is_blank
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns to read."""
+    """The names of the columns to read. The `optional` ones are read in those files that have them; labels that are
+    `of_pairs` only together with pairs."""
 
     text: str
     pair: str | None
     label: str
+    group: str | None = None
+    optional: frozenset[str] = frozenset()
+    of_pairs: bool = False
 
     def __post_init__(self) -> None:
         names = self.names()
@@ -36,24 +45,43 @@ class Columns:
                 raise DataError(f"column '{name}' is given twice; text, pair and label must be different columns")
 
     def names(self) -> list[str]:
-        return [name for name in (self.text, self.pair, self.label) if name is not None]
+        return [name for name in (self.text, self.pair, self.label, self.group) if name is not None]
 
     def read(self, path: Path) -> Table:
         table = read_table(path)
         for name in self.names():
-            table.require(name)
+            if name not in self.optional:
+                table.require(name)
         return table
 
-    def examples(self, table: Table, labels: Labels) -> list[Example]:
-        numbers = labels.read(table, self.label)
+    def examples(self, table: Table, labels: "Readable") -> list[Example]:
+        rows = range(len(table.rows))
+        numbers: Sequence[Label] = [None for _ in rows]
+        pairs = [_text(table, row, self.pair) for row in rows] if self.pair and self._has(table, self.pair) else None
+        if self._has(table, self.label) and (pairs is not None or not self.of_pairs):
+            numbers = labels.read(table, self.label)
+        groups = [_name(table, row, self.group) for row in rows] if self.group is not None else None
         return [
             Example(
                 text=_text(table, row, self.text),
-                pair=None if self.pair is None else _text(table, row, self.pair),
+                pair=None if pairs is None else pairs[row],
                 label=numbers[row],
+                group=None if groups is None else groups[row],
             )
-            for row in range(len(table.rows))
+            for row in rows
         ]
+
+    def _has(self, table: Table, name: str) -> bool:
+        return name not in self.optional or name in table.columns
+
+
+class Readable(Protocol):
+    """What reads a label column: classes, numbers, or several labels a row."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def read(self, table: Table, column: str) -> Sequence[Label]: ...
 
 
 def load_file_task(
@@ -65,72 +93,140 @@ def load_file_task(
     pair_column: str | None = None,
     label_column: str = "label",
     regression: bool | None = None,
+    means: str | None = None,
+    group_column: str | None = None,
+    separator: str | None = None,
 ) -> Task:
     """Read training rows, and test rows from `test` or from a tenth of the training rows chosen by their hash.
 
     Rows that choose checkpoints and settings are a tenth of the rest, or those of `selection`; training rows that are
     among them are left out.
-    `regression=None` decides by the labels: fractions are numbers to predict, everything else names classes.
+    `regression=None` decides by the labels: fractions are numbers to predict, lists are several labels a row, and
+    everything else names classes; `separator` stands between several labels in a text. `means="score"` is for
+    rerankers: the text is a query and the pair a document; labels, 0 and 1 or graded relevance, are read in those files
+    that have them, and rows of a query, the same text or the same in `group_column`, stay together.
+    `means="embedding"` takes texts alone, and pairs with a similarity in those files that have them.
     """
     train, test, chosen_by = Path(train), *(None if file is None else Path(file) for file in (test, selection))
-    columns = Columns(text_column, pair_column, label_column)
+    means = _meaning(means, regression=regression, separator=separator, pair=pair_column, group=group_column)
+    columns = _columns(means, text=text_column, pair=pair_column, label=label_column, group=group_column)
     table = columns.read(train)
-    labels = learn_labels(table, label_column, regression=regression)
+    labels = _labels(table, label_column, means=means, regression=regression, separator=separator)
+    key = query_of if means == "score" else fingerprint
     chosen = [] if chosen_by is None else columns.examples(columns.read(chosen_by), labels)
     rows = columns.examples(table, labels)
-    rows = _without(rows, chosen) if chosen else rows
+    rows = _without(rows, chosen, key) if chosen else rows
     if test is None:
-        rows, held = hold_out(rows, share=SELECTION_SHARE, at_most=SELECTION_AT_MOST)
+        rows, held = hold_out(rows, share=SELECTION_SHARE, at_most=SELECTION_AT_MOST, key=key)
         tests = {"held_out": held}
         tested = f"{len(held):,} rows held out by hash as test"
     else:
         tests = {"test": columns.examples(columns.read(test), labels)}
         tested = f"{len(tests['test']):,} test rows from {test}"
     if chosen_by is None:
-        kept, chosen, leaked = hold_out_selection(rows, tests.values())
+        kept, chosen, leaked = hold_out_selection(rows, tests.values(), key=key)
         choosing = f"{len(chosen):,} of them for selection"
     else:
         (reported,) = tests.values()
-        both = len(chosen) - len(_without(chosen, reported))
+        both = len(chosen) - len(_without(chosen, reported, key))
         if both:
             rule = "what chooses the model must not test it"
             raise DataError(f"{chosen_by} and the test rows have {counted(both, 'row')} in common; {rule}")
-        kept, leaked = rows, len(rows) - len(_without(rows, reported))
+        kept, leaked = rows, len(rows) - len(_without(rows, reported, key))
         choosing = f"{len(chosen):,} rows for selection from {chosen_by}"
-    _check_enough(train, kept=kept, selection=chosen, alone=test is None)
-    spec = TaskSpec(
-        name=train.name.split(".")[0],
-        text_column=text_column,
-        pair_column=pair_column,
-        labels=labels.names,
-        metrics=("accuracy",) if labels.names else REGRESSION_METRICS,
-        label_column=label_column,
-    )
-    classes = f"; classes {listed(labels.names)}" if labels.names else ""
+    _check_enough(train, kept=kept, selection=chosen, alone=test is None, means=means)
+    spec = _spec(train, columns, labels, means=means)
+    _check_read_somewhere(spec, [kept, chosen, *tests.values()], default=label_column == "label")
+    classes = f"; {spec.means} {listed(spec.labels)}" if spec.labels else ""
     source = f"{train}: {len(table.rows):,} rows, {choosing}; {tested}{classes}{leak_note(leaked)}"
     return Task(spec, kept, chosen, tests, source)
 
 
 def load_test_file(
-    test: Path, *, text_column: str, pair_column: str | None, label_column: str, labels: tuple[str, ...]
+    test: Path,
+    *,
+    text_column: str,
+    pair_column: str | None,
+    label_column: str,
+    labels: tuple[str, ...],
+    means: str | None = None,
+    group_column: str | None = None,
+    separator: str | None = None,
 ) -> Task:
     """Rows to evaluate a finished model on, with the class names it was trained with (none for regression)."""
-    columns = Columns(text_column, pair_column, label_column)
+    columns = _columns(means, text=text_column, pair=pair_column, label=label_column, group=group_column)
     whole = bool(labels) and all(map(_is_whole, labels))
-    rows = columns.examples(columns.read(test), Labels(labels, whole=whole))
-    spec = TaskSpec(
-        name=test.name.split(".")[0],
-        text_column=text_column,
-        pair_column=pair_column,
-        labels=labels,
-        metrics=("accuracy",) if labels else REGRESSION_METRICS,
-    )
+    reader: Readable = Relevance() if means == "score" else Labels(labels, whole=whole)
+    reader = SeveralLabels(labels, separator) if means == "labels" else reader
+    rows = columns.examples(columns.read(test), reader)
+    spec = _spec(test, columns, reader, means=means)
     return Task(spec, [], [], {"test": rows}, f"{test}: {len(rows):,} rows")
 
 
-def _without(rows: list[Example], others: list[Example]) -> list[Example]:
-    gone = {fingerprint(row) for row in others}
-    return [row for row in rows if fingerprint(row) not in gone]
+def _meaning(
+    means: str | None, *, regression: bool | None, separator: str | None, pair: str | None, group: str | None
+) -> str | None:
+    """What was asked for, where the flags fit together; None leaves classes, values and lists to the labels."""
+    if means not in (None, "labels", "score", "embedding"):
+        raise DataError(f"means = {means!r} is none of labels, score and embedding; classes and values need no word")
+    for given, words in ((regression, "regression and classes"), (separator, f"the separator {separator!r}")):
+        if given is not None and means in ("score", "embedding"):
+            raise DataError(f"{words}: rerankers (--rerank) and embeddings (--embed) have no classes; leave it out")
+    if separator is not None and regression is not None:
+        raise DataError(f"the separator {separator!r} says that rows have several labels; leave out --regression")
+    if means == "score" and pair is None:
+        raise DataError("a reranker reads a query and a document; name the document's column with --pair-column")
+    if group is not None and means != "score":
+        raise DataError(f"--group-column '{group}' names a reranker's queries; it goes with --rerank")
+    return "labels" if separator is not None else means
+
+
+def _columns(means: str | None, *, text: str, pair: str | None, label: str, group: str | None) -> Columns:
+    """Rerankers and embeddings need no labels, and embeddings no second text."""
+    needless: dict[str | None, list[str | None]] = {"score": [label], "embedding": [label, pair]}
+    optional = needless.get(means, [])
+    known = frozenset(name for name in optional if name is not None)
+    return Columns(text, pair, label, group, known, of_pairs=means == "embedding")
+
+
+def _labels(
+    table: Table, column: str, *, means: str | None, regression: bool | None, separator: str | None
+) -> Readable:
+    if means in ("score", "embedding"):
+        return Relevance() if means == "score" else Labels((), whole=False)
+    if means == "labels" or (regression is None and has_lists(table, column)):
+        return learn_several(table, column, separator=separator)
+    labels = learn_labels(table, column, regression=regression)
+    if regression is None and labels.names:
+        ask_about_several(table, column, raw_labels(table, column))
+    return labels
+
+
+def _spec(file: Path, columns: Columns, labels: Readable, *, means: str | None) -> TaskSpec:
+    means = means or ("labels" if isinstance(labels, SeveralLabels) else "classes" if labels.names else "value")
+    judged = {
+        "classes": ("accuracy",),
+        "labels": LABEL_METRICS,
+        "value": REGRESSION_METRICS,
+        "score": RANK_METRICS[:1],
+        "embedding": ("spearman",),
+    }
+    return TaskSpec(
+        name=file.name.split(".")[0],
+        text_column=columns.text,
+        pair_column=columns.pair,
+        labels=labels.names,
+        metrics=judged[means],
+        label_column=columns.label,
+        means=means,
+        group_column=columns.group,
+        separator=labels.separator if isinstance(labels, SeveralLabels) else None,
+    )
+
+
+def _without(rows: list[Example], others: list[Example], key: Callable[[Example], bytes]) -> list[Example]:
+    gone = {key(row) for row in others}
+    return [row for row in rows if key(row) not in gone]
 
 
 def _is_whole(name: str) -> bool:
@@ -154,13 +250,38 @@ def _text(table: Table, row: int, column: str) -> str:
     return value
 
 
-def _check_enough(path: Path, *, kept: list[Example], selection: list[Example], alone: bool) -> None:
-    needed = "three different rows (train, selection, test)" if alone else "two different rows that are not test rows"
+def _name(table: Table, row: int, column: str) -> str:
+    """A query's identity: text, or a number."""
+    value: Any = table.value(row, column)
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise DataError(f"{table.where(row)}: '{column}' is {value!r}; it must be a name or a whole number")
+    return str(value)
+
+
+def _check_enough(path: Path, *, kept: list[Example], selection: list[Example], alone: bool, means: str | None) -> None:
+    kinds = ("queries", "queries") if means == "score" else ("rows", "rows")
+    needed = (
+        f"three different {kinds[0]} (train, selection, test)"
+        if alone
+        else f"two different {kinds[0]} that are not test {kinds[1]}"
+    )
     if not kept or not selection:
-        raise DataError(f"{path} has too few different rows to split; it needs at least {needed}")
-    if len({row.label for row in kept}) == 1:
+        raise DataError(f"{path} has too few different {kinds[0]} to split; it needs at least {needed}")
+    if means not in ("score", "embedding") and len({row.label for row in kept}) == 1:
         raise DataError(
             f"{path} has only one label left in its {len(kept)} training rows after the split; add rows of other labels"
+        )
+
+
+def _check_read_somewhere(spec: TaskSpec, splits: Sequence[Sequence[Example]], *, default: bool) -> None:
+    """A column that was named and that no file has is a mistake."""
+    first = [rows[0] for rows in splits if rows]
+    if spec.means == "embedding" and spec.pair_column is not None and all(row.pair is None for row in first):
+        raise DataError(f"no file has the column '{spec.pair_column}'; name another, or leave --pair-column out")
+    if spec.means in ("score", "embedding") and not default and all(row.label is None for row in first):
+        rule = " together with a second text (--pair-column)" if spec.means == "embedding" else ""
+        raise DataError(
+            f"no file has the column '{spec.label_column}'{rule}; name another, or leave --label-column out"
         )
 
 

@@ -40,6 +40,21 @@ class Labels:
         return found
 
 
+@dataclass(frozen=True)
+class Relevance(Labels):
+    """How well a document answers a query: 0 for not at all, and more the better."""
+
+    names: tuple[str, ...] = ()
+    whole: bool = False
+
+    def read(self, table: Table, column: str) -> list[float | int]:
+        found = super().read(table, column)
+        for row, value in enumerate(found):
+            if value < 0:
+                raise DataError(f"{table.where(row)}: relevance {value:g} is below 0; 0 means that nothing fits")
+        return found
+
+
 def raw_labels(table: Table, column: str) -> list[Any]:
     """The column's values, with text stripped; a missing or unusable one is an error."""
     found = []
@@ -49,9 +64,10 @@ def raw_labels(table: Table, column: str) -> list[Any]:
         if value is None or value == "":
             raise DataError(f"{table.where(row)} has no label in '{column}'; give it one or remove the row")
         if isinstance(value, dict | list | bytes):
+            several = ", or a list of labels in every row" if isinstance(value, list) else ""
             raise DataError(
                 f"{table.where(row)}: the label in '{column}' is a {type(value).__name__}; "
-                "it must be a class name or a number"
+                f"it must be a class name or a number{several}"
             )
         number = as_number(value)
         if number is not None and not math.isfinite(number):

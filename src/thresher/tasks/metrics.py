@@ -2,45 +2,122 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thresher.errors import DataError, PredictionError
+from thresher.tasks.ranking import RANK_METRICS, mean_by_query, order_agreement
+from thresher.tasks.truth import Truth, as_truth
 
 if TYPE_CHECKING:
     from thresher.tasks.task import TaskSpec
 
 CLASS_METRICS = ("accuracy", "f1")
 REGRESSION_METRICS = ("pearson", "spearman")
+LABEL_METRICS = ("micro_f1", "macro_f1")
+# By what outputs mean: the kind of task, and its metrics for rows with labels.
+LABELLED = {
+    "classes": ("classification", CLASS_METRICS),
+    "value": ("regression", REGRESSION_METRICS),
+    "labels": ("multi-label classification", LABEL_METRICS),
+    "score": ("reranking", RANK_METRICS),
+    "embedding": ("embedding", ("spearman",)),
+}
+NEIGHBOURS_OF = 2000  # texts at most, so that all pairs of them fit into memory
 
 
-def evaluate(spec: "TaskSpec", logits: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
-    """Every metric of the task for logits `(rows, num_labels)` and labels `(rows,)`, and their mean as 'score'.
+def evaluate(
+    spec: "TaskSpec", outputs: NDArray[Any], labels: Truth | NDArray[Any] | Sequence[float | int]
+) -> dict[str, float]:
+    """Every metric of the task and 'score', the mean of the spec's own, for outputs `(inputs, num_labels)`.
 
-    A regression may also give its predictions as `(rows,)`.
+    `labels` are `(rows,)` or a `Truth`. A regression may also give its predictions as `(rows,)`. Rows without labels
+    are judged by their agreement with the dense model: 'score' is then Pearson's correlation of scores and values,
+    the mean cosine of embeddings, or the share of the same decisions.
     """
-    logits, labels = np.asarray(logits), np.asarray(labels)
-    if len(labels) == 0:
+    truth = as_truth(labels)
+    outputs = checked(spec, outputs, truth)
+    if not truth.labelled:
+        found = _agreement(spec, outputs, truth)
+        return {**found, "score": next(iter(found.values()))}
+    if spec.means == "score":
+        assert truth.groups is not None  # a spec's truth has them
+        found = mean_by_query(outputs[:, 0], truth.values.astype(np.float64), truth.groups)
+    elif spec.means == "embedding":
+        found = {"spearman": correlation("spearman", pair_cosines(outputs), truth.values)}
+    elif spec.means == "value":
+        found = {name: correlation(name, outputs[:, 0], truth.values) for name in spec.metrics}
+    elif spec.means == "labels":
+        found = {name: _label_metric(name, outputs > 0, truth.values) for name in spec.metrics}
+    else:
+        found = {name: _class_metric(name, outputs.argmax(axis=1), truth.values) for name in spec.metrics}
+    return {**found, "score": sum(found[name] for name in spec.metrics) / len(spec.metrics)}
+
+
+def checked(spec: "TaskSpec", outputs: NDArray[Any], truth: Truth) -> NDArray[Any]:
+    """Outputs as (inputs, num_labels), where they fit the truth and are numbers."""
+    outputs = np.asarray(outputs)
+    if truth.rows == 0:
         raise DataError(f"task {spec.name} has 0 rows to score; give a split with at least one row")
-    if spec.regression and logits.ndim == 1:
-        logits = logits[:, None]
-    if logits.shape != (len(labels), spec.num_labels):
-        raise ValueError(f"logits of shape {logits.shape}, expected {(len(labels), spec.num_labels)} for {spec.name}")
-    unusable = int((~np.isfinite(logits)).any(axis=1).sum())
+    if spec.num_labels == 1 and outputs.ndim == 1:
+        outputs = outputs[:, None]
+    inputs = 2 * truth.rows if spec.means == "embedding" and truth.labelled else truth.rows
+    width = spec.num_labels or (outputs.shape[-1] if outputs.ndim == 2 else 1)
+    if outputs.shape != (inputs, width):
+        raise ValueError(f"logits of shape {outputs.shape}, expected {(inputs, width)} for {spec.name}")
+    unusable = int((~np.isfinite(outputs)).any(axis=1).sum())
     if unusable:
         # argmax and rank would turn NaN into an ordinary-looking score.
         raise PredictionError(
-            f"the model's predictions are NaN or infinite for {unusable} of {len(labels)} rows of {spec.name}; "
+            f"the model's predictions are NaN or infinite for {unusable} of {inputs} rows of {spec.name}; "
             "check its weights, or train with a lower learning rate"
         )
-    if spec.regression:
-        scores = {name: _correlation(name, logits[:, 0], labels) for name in spec.metrics}
-    else:
-        predicted = logits.argmax(axis=1)
-        scores = {name: _class_metric(name, predicted, labels) for name in spec.metrics}
-    return {**scores, "score": sum(scores.values()) / len(scores)}
+    return outputs
+
+
+def cosines(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[np.float64]:
+    """(rows,) cosine of each row of both, (rows, width); 0 where one of them is zero."""
+    return np.einsum("rw,rw->r", _unit(ours), _unit(theirs))  # type: ignore[no-any-return]  # typed as Any
+
+
+def pair_cosines(outputs: NDArray[Any]) -> NDArray[np.float64]:
+    """(rows,) cosine of the two embeddings of each row. outputs: (2 rows, width), text, pair, text, pair, ..."""
+    return cosines(outputs[0::2], outputs[1::2])
+
+
+def _agreement(spec: "TaskSpec", outputs: NDArray[Any], truth: Truth) -> dict[str, float]:
+    """How near outputs are to the dense model's, what decides first."""
+    dense = truth.values
+    if spec.means == "embedding":
+        return {"cosine": float(cosines(outputs, dense).mean()), "neighbours": neighbours_kept(outputs, dense)}
+    if spec.means == "labels":
+        return {"agreement": float(((outputs > 0) == (dense > 0)).mean())}
+    if spec.means == "classes":
+        return {"agreement": float((outputs.argmax(axis=1) == dense.argmax(axis=1)).mean())}
+    found = {"pearson": correlation("pearson", outputs[:, 0], dense[:, 0])}
+    if truth.groups is None:
+        return found
+    return {**found, **order_agreement(outputs[:, 0], dense[:, 0], truth.groups)}
+
+
+def neighbours_kept(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+    """The share of texts whose nearest other text is the same in both, (rows, width); of the first 2,000."""
+    nearest = []
+    for vectors in (ours[:NEIGHBOURS_OF], theirs[:NEIGHBOURS_OF]):
+        unit = _unit(vectors)
+        near = unit @ unit.T
+        np.fill_diagonal(near, -np.inf)
+        nearest.append(near.argmax(axis=1))
+    return float((nearest[0] == nearest[1]).mean())
+
+
+def _unit(vectors: NDArray[Any]) -> NDArray[np.float64]:
+    vectors = np.asarray(vectors, dtype=np.float64)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(lengths > 0, lengths, 1.0)
 
 
 def _class_metric(name: str, predicted: NDArray[Any], labels: NDArray[Any]) -> float:
@@ -52,7 +129,16 @@ def _class_metric(name: str, predicted: NDArray[Any], labels: NDArray[Any]) -> f
     return float(f1_score(labels, predicted, pos_label=1, average="binary", zero_division=0.0))
 
 
-def _correlation(name: str, predicted: NDArray[Any], labels: NDArray[Any]) -> float:
+def _label_metric(name: str, predicted: NDArray[Any], labels: NDArray[Any]) -> float:
+    """F1 over all decisions, or the mean of each label's; both (rows, labels)."""
+    from sklearn.metrics import f1_score
+
+    if labels.shape[1] == 1:  # scikit-learn takes one column for classes 0 and 1
+        return float(f1_score(labels[:, 0], predicted[:, 0], average="binary", zero_division=0.0))
+    return float(f1_score(labels, predicted, average=name.removesuffix("_f1"), zero_division=0.0))
+
+
+def correlation(name: str, predicted: NDArray[Any], labels: NDArray[Any]) -> float:
     """Pearson or Spearman; 0 where it is undefined, because a constant prediction orders nothing."""
     from scipy.stats import pearsonr, spearmanr
 

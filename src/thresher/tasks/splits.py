@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from thresher.tasks.task import Example
@@ -18,15 +18,24 @@ def fingerprint(example: Example) -> bytes:
     return hashlib.sha256(json.dumps([example.text, example.pair]).encode("ascii")).digest()
 
 
-def hold_out(examples: Sequence[Example], *, share: float, at_most: int) -> tuple[list[Example], list[Example]]:
+def query_of(example: Example) -> bytes:
+    """sha256 of the query of a reranker's row: its group, or the text where it has none."""
+    text = example.text if example.group is None else example.group
+    return hashlib.sha256(json.dumps(text).encode("ascii")).digest()
+
+
+def hold_out(
+    examples: Sequence[Example], *, share: float, at_most: int, key: Callable[[Example], bytes] = fingerprint
+) -> tuple[list[Example], list[Example]]:
     """Split into (train, held): the rows with the smallest hashes are held, both sides keep the given order.
 
-    `share` of the rows, no more than `at_most`, at least one. Rows with the same text and pair stay together, so a
-    group of copies that would overshoot is passed over. With fewer than two different rows nothing is held.
+    `share` of the rows, no more than `at_most`, at least one. Rows with the same `key`, such as the same text and pair,
+    stay together, so a group of copies that would overshoot is passed over. With fewer than two different rows nothing
+    is held.
     """
     if not 0 < share < 1 or at_most < 1:
         raise ValueError(f"share = {share} must be between 0 and 1, at_most = {at_most} at least 1")
-    digests = [fingerprint(example) for example in examples]
+    digests = [key(example) for example in examples]
     copies = Counter(digests)
     wanted = min(at_most, max(1, round(share * len(examples))))
     held: set[bytes] = set()
@@ -49,19 +58,20 @@ def hold_out_selection(
     *,
     among: Sequence[Example] | None = None,
     share: float = SELECTION_SHARE,
+    key: Callable[[Example], bytes] = fingerprint,
 ) -> tuple[list[Example], list[Example], int]:
     """Split into (train, selection, leaked), with no selection row in any of the test splits.
 
-    `share` of the rows `among`, all of train if not given, are for selection.
+    `share` of the rows `among`, all of train if not given, are for selection; rows with the same `key` stay together.
     `leaked` counts training rows that also occur in a test split. They stay in train, as published data sets have
     them (6 in STS-B), but choosing a checkpoint on them would be choosing on the test.
     """
-    tested = {fingerprint(row) for rows in tests for row in rows}
-    digests = [fingerprint(row) for row in train]
+    tested = {key(row) for rows in tests for row in rows}
+    digests = [key(row) for row in train]
     free = [row for row, digest in zip(train, digests, strict=True) if digest not in tested]
-    some = free if among is None else [row for row in among if fingerprint(row) not in tested]
-    _, selection = hold_out(some, share=share, at_most=SELECTION_AT_MOST)
-    held = {fingerprint(row) for row in selection}
+    some = free if among is None else [row for row in among if key(row) not in tested]
+    _, selection = hold_out(some, share=share, at_most=SELECTION_AT_MOST, key=key)
+    held = {key(row) for row in selection}
     kept = [row for row, digest in zip(train, digests, strict=True) if digest not in held]
     return kept, selection, len(train) - len(free)
 

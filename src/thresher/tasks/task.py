@@ -7,21 +7,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thresher.core.heads import MEANINGS
 from thresher.tasks import metrics as task_metrics
+from thresher.tasks.truth import Label, Truth, has_labels, truth_of
 
 
 @dataclass(frozen=True)
 class Example:
-    """One row. The label is a class index, or a float for regression."""
+    """One row. The label is a class index, a float (a value, or a reranker's relevance), a 0 or 1 for each of several
+    labels, or None where the row has none. `group` is the query's identity; without one it is the text."""
 
     text: str
     pair: str | None
-    label: float | int
+    label: Label
+    group: str | None = None
+
+
+def labelled(rows: Sequence[Example], *, name: str) -> bool:
+    """Whether the rows of a split have labels: all of them, or none. `name` is the task's."""
+    return has_labels([row.label for row in rows], name=name)
 
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What a model for the task must predict, and how it is judged. No labels means regression."""
+    """What a model for the task must predict, and how it is judged.
+
+    `means` is what outputs are, one of `core.heads.MEANINGS`; not given, it is classes, or a value where there are no
+    labels. The mean of `metrics` is the score of labelled rows; rows without labels are judged by their agreement with
+    the dense model.
+    """
 
     name: str
     text_column: str
@@ -29,11 +43,20 @@ class TaskSpec:
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     label_column: str = "label"
+    means: str = ""
+    group_column: str | None = None
+    separator: str | None = None  # between several labels in one cell
 
     def __post_init__(self) -> None:
-        known = task_metrics.REGRESSION_METRICS if self.regression else task_metrics.CLASS_METRICS
+        means = self.means or ("classes" if self.labels else "value")
+        object.__setattr__(self, "means", means)
+        if means not in MEANINGS:
+            raise ValueError(f"means = {means!r} of task {self.name} is not one of: {', '.join(MEANINGS)}")
+        if (means in ("classes", "labels")) != bool(self.labels):
+            needs = "names of labels" if means in ("classes", "labels") else "no labels"
+            raise ValueError(f"labels = {self.labels} of task {self.name}: means = '{means}' needs {needs}")
+        kind, known = task_metrics.LABELLED[means]
         if not self.metrics or not set(self.metrics) <= set(known):
-            kind = "regression" if self.regression else "classification"
             raise ValueError(f"metrics = {self.metrics} of task {self.name}: {kind} knows {', '.join(known)}")
         if "f1" in self.metrics and len(self.labels) != 2:
             rule = f"f1 needs two labels, and there are {len(self.labels)}"
@@ -41,12 +64,40 @@ class TaskSpec:
 
     @property
     def regression(self) -> bool:
-        return not self.labels
+        return self.means == "value"
 
     @property
     def num_labels(self) -> int:
-        """Outputs of the head: one per class, a single one for regression."""
-        return max(1, len(self.labels))
+        """Outputs of the head: one per class or label, a single one for a value or score; 0 says that the model's own
+        width decides, as an embedding's."""
+        return 0 if self.means == "embedding" else max(1, len(self.labels))
+
+    @property
+    def truncation(self) -> str:
+        """Which text of a pair that is too long is cut: a reranker's query stays whole."""
+        return "only_second" if self.means == "score" else "longest_first"
+
+    def inputs(self, rows: Sequence[Example]) -> list[Example]:
+        """What the model reads of rows: the rows, or for embeddings of pairs the texts one by one, without labels:
+        text, pair, text, pair, ..."""
+        if self.means != "embedding" or not rows or rows[0].pair is None:
+            return list(rows)
+        texts = [text for row in rows for text in (row.text, row.pair)]
+        return [Example(text, None, None) for text in texts if text is not None]
+
+    def training_rows(self, rows: Sequence[Example]) -> list[Example]:
+        """Inputs with the labels that a loss can use: embeddings learn from the dense model alone, and so do scores
+        whose relevance is graded."""
+        graded = self.means == "score" and any(row.label not in (0, 1, None) for row in rows)
+        if self.means != "embedding" and not graded:
+            return list(rows)
+        return [Example(row.text, row.pair, None, row.group) for row in self.inputs(rows)]
+
+    def truth(self, rows: Sequence[Example], *, dense: NDArray[Any] | None = None) -> Truth:
+        """What the outputs for rows are judged against: their labels, or without any the outputs of the dense model,
+        (inputs, outputs)."""
+        groups = [row.text if row.group is None else row.group for row in rows] if self.means == "score" else None
+        return truth_of([row.label for row in rows], groups=groups, dense=dense, name=self.name)
 
 
 @dataclass(frozen=True)
@@ -65,10 +116,14 @@ class Task:
         """What a saved run remembers of its task."""
         spec = self.spec
         columns = {"text": spec.text_column, "pair": spec.pair_column, "label": spec.label_column}
-        return {"name": spec.name, "labels": list(spec.labels), "columns": columns, "source": self.source}
+        columns |= {} if spec.group_column is None else {"group": spec.group_column}
+        about = {"name": spec.name, "labels": list(spec.labels), "columns": columns, "source": self.source}
+        about |= {} if spec.means in ("classes", "value") else {"means": spec.means}
+        return about if spec.separator is None else {**about, "separator": spec.separator}
 
     def score(
-        self, predictions: NDArray[np.floating], labels: NDArray[np.number] | Sequence[float | int]
+        self, predictions: NDArray[np.floating], labels: Truth | NDArray[np.number] | Sequence[float | int]
     ) -> dict[str, float]:
-        """Metrics of logits `(rows, num_labels)` against labels `(rows,)`, as fractions, plus their mean as 'score'."""
-        return task_metrics.evaluate(self.spec, predictions, np.asarray(labels))
+        """Metrics of outputs `(inputs, num_labels)` against labels `(rows,)` or what `TaskSpec.truth` gives, as
+        fractions, with 'score' to compare by."""
+        return task_metrics.evaluate(self.spec, predictions, labels)

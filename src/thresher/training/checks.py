@@ -5,26 +5,48 @@ from typing import Any
 from thresher.config import TrainConfig
 from thresher.errors import ConfigError, DataError
 from thresher.models.classes import check_class_order
-from thresher.tasks.task import Task
+from thresher.tasks.task import Task, TaskSpec, labelled
 from thresher.training.method import Method
 
 
-def check_given(model: Any, task: Task, config: TrainConfig, method: type[Method]) -> None:
+def check_given(model: Any, task: Task, config: TrainConfig, method: type[Method], *, finetune: bool = False) -> None:
     """Model, rows and settings must fit together."""
+    spec = task.spec
     if method.name != config.method:
         raise ConfigError(
             f"method = '{config.method}', but the trainer was given '{method.name}'; "
             "pass method=thresher.baselines.method_named(config.method)"
         )
-    if model.config.num_labels != task.spec.num_labels:
+    if spec.num_labels and model.config.num_labels != spec.num_labels:
         raise DataError(
-            f"the model has {model.config.num_labels} outputs, but task {task.spec.name} needs "
-            f"{task.spec.num_labels}; load it with num_labels={task.spec.num_labels}"
+            f"the model has {model.config.num_labels} outputs, but task {spec.name} needs "
+            f"{spec.num_labels}; load it with num_labels={spec.num_labels}"
         )
-    check_class_order(model, task.spec.labels)
+    if spec.labels:
+        check_class_order(model, spec.labels)
+        _check_several(model, spec)
     for name, rows in (("train", task.train), ("selection", task.selection)):
         if not rows:
-            raise DataError(f"task {task.spec.name} has no rows in its {name} split; training needs both")
+            raise DataError(f"task {spec.name} has no rows in its {name} split; training needs both")
+        if spec.means == "score" and rows[0].pair is None:
+            raise DataError(f"task {spec.name} is for a reranker, whose rows are a query and a document; name both")
+    if finetune and not labelled(spec.training_rows(task.train), name=spec.name):
+        raise ConfigError(
+            f"finetune trains a head on labels, and the training rows of task {spec.name} have none to train on; "
+            "give a model whose head is trained, with finetune=False (--finetune never)"
+        )
+
+
+def _check_several(model: Any, spec: TaskSpec) -> None:
+    """A head that gives one class and one that gives several labels are trained on other losses."""
+    kind = model.config.problem_type
+    if (kind == "multi_label_classification") == (spec.means == "labels"):
+        return
+    has, wants = ("several labels", "one class") if spec.means == "classes" else ("one class", "several labels")
+    raise DataError(
+        f"the model gives {has} a row (problem_type = {kind!r}), but the rows of task {spec.name} have {wants}; "
+        "train a new head (thresher prune --finetune always), or correct problem_type in the model's config"
+    )
 
 
 def check_parts(config: TrainConfig, *, rows: int, processes: int) -> None:

@@ -15,18 +15,30 @@ from thresher.core.losses import distillation_loss
 from thresher.models.attach import encoder_shape
 from thresher.models.predict import Batch, Predictions, predict
 from thresher.tasks.encode import EncodedSet, padded_batches
-from thresher.tasks.task import Task, TaskSpec
+from thresher.tasks.task import Task, TaskSpec, labelled
 
 TOKENS_AT_ONCE = {"cpu": 8192, "cuda": 32768}  # a GPU spends its time waiting for the host where they are few
 
 
+SAME = 1e-4  # scores and embeddings that differ by less, relative to their size, are one answer
+
+
 def blind(spec: TaskSpec, logits: NDArray[Any]) -> list[str]:
-    """What is to be said of a classifier that has one answer for all rows. logits: (rows, outputs)."""
-    answers = [] if spec.regression else np.unique(logits.argmax(axis=1)).tolist()
-    if len(answers) != 1:
+    """What is to be said of a model that has one answer for all rows. logits: (rows, outputs)."""
+    means = spec.means
+    if means == "classes":
+        answers = np.unique(logits.argmax(axis=1))
+        only = f"answers '{spec.labels[int(answers[0])]}' to"
+    elif means == "labels":
+        answers = np.unique(logits > 0, axis=0)
+        only = f"gives {', '.join(np.array(spec.labels)[answers[0]]) or 'no label'} to"
+    else:
+        size = max(float(np.abs(logits).max()), 1e-12)
+        answers = logits[:1] if np.ptp(logits, axis=0).max() < SAME * size else logits
+        only = f"gives the same {means} to"
+    if len(answers) != 1 or means == "value":  # a correlation of 0 says it of values
         return []
-    only = spec.labels[answers[0]]
-    return [f"the dense model answers '{only}' to every selection row: nothing can be lost; it needs more training"]
+    return [f"the dense model {only} every selection row: nothing can be lost; it needs more training"]
 
 
 class Judge:
@@ -37,9 +49,15 @@ class Judge:
     ) -> None:
         self._model, self._accelerator, self._task, self._bf16 = model, accelerator, task, bf16
         self._shape = encoder_shape(model)
-        self._labels = np.array([row.label for row in selection.rows])
+        self.labelled = labelled(task.selection, name=task.spec.name)
+        self._truth = task.spec.truth(task.selection) if self.labelled else None
         room = TOKENS_AT_ONCE.get(accelerator.device.type, TOKENS_AT_ONCE["cpu"])
         self.batches = padded_batches(selection, pad_id=pad_id, max_tokens=room)
+
+    def refer_to(self, dense: Tensor) -> None:
+        """Rows without labels are judged against the dense model's outputs for them, (inputs, outputs)."""
+        if not self.labelled:
+            self._truth = self._task.spec.truth(self._task.selection, dense=dense.numpy())
 
     def evaluate(self, *, pruned: bool) -> dict[str, float]:
         """Metrics; with relative FLOPs when pruned."""
@@ -47,7 +65,8 @@ class Judge:
 
     def score(self, found: Predictions) -> dict[str, float]:
         """Metrics of predictions for the selection rows."""
-        scores = self._task.score(found.logits.numpy(), self._labels)
+        assert self._truth is not None  # rows without labels are referred to the dense model first
+        scores = self._task.score(found.logits.numpy(), self._truth)
         if found.kept is not None:
             scores["relative_flops"] = float(relative_flops(self._shape, found.lengths, found.kept))
         return scores
@@ -71,4 +90,4 @@ class Judge:
     def divergence_from(self, logits: Tensor) -> float:
         """Of hard pruning from others' predictions for the selection rows, (rows, outputs)."""
         ours = self.predict(self.batches, pruned=True).logits
-        return float(distillation_loss(ours, logits, temperature=1.0))
+        return float(distillation_loss(ours, logits, temperature=1.0, means=self._task.spec.means))

@@ -34,6 +34,7 @@ class Run:
     divergence: Callable[[], float]  # of hard pruning from the dense model, on the selection rows
     recall: Callable[[], Any]  # what was remembered before an interruption; None if nothing was
     remember: Callable[[Any], None]  # something that JSON can write, for a run that is interrupted
+    means: str  # what outputs are: one of core.heads.MEANINGS
 
 
 class Method:
@@ -98,7 +99,8 @@ class Method:
         """Chance is seeded for the step. A recorded step sees what is put into tensors here."""
 
     def hard_loss(self, model: nn.Module, batch: dict[str, Tensor], *, teacher: nn.Module | None) -> Losses:
-        return hard_loss(model, batch, config=self.config, shape=self.run.shape, teacher=teacher)
+        run = self.run
+        return hard_loss(model, batch, config=self.config, shape=run.shape, teacher=teacher, means=run.means)
 
     def after_hard_step(self, step: int, *, steps: int, flops: float | None, kept: list[float]) -> None:
         """Hold the target while the weights change."""
@@ -160,7 +162,7 @@ class Ltp(Thresholds):
         self.gates.temperature = config.temperature * (config.final_temperature / config.temperature) ** progress
 
     def soft_loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        return soft_loss(model, batch, config=self.config, shape=self.run.shape)
+        return soft_loss(model, batch, config=self.config, shape=self.run.shape, means=self.run.means)
 
     def after_soft_step(self) -> None:
         if self.target is not None:  # below zero a threshold means nothing, and scaling it would invert it

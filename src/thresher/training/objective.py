@@ -42,17 +42,20 @@ def expected_kept(trace: Trace) -> Tensor:
     return torch.stack(counts, dim=-1)
 
 
-def finetune_loss(model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-    return Loss(total=task_loss(model(**model_inputs(batch)).logits, batch["labels"]))
+def finetune_loss(model: nn.Module, batch: dict[str, Tensor], *, means: str | None = None) -> Loss:
+    """`means`, here and below: what outputs are (`core.heads`); not given, it follows from their number."""
+    return Loss(total=task_loss(model(**model_inputs(batch)).logits, batch["labels"], means=means))
 
 
-def soft_loss(model: nn.Module, batch: dict[str, Tensor], *, config: TrainConfig, shape: EncoderShape) -> Loss:
+def soft_loss(
+    model: nn.Module, batch: dict[str, Tensor], *, config: TrainConfig, shape: EncoderShape, means: str | None = None
+) -> Loss:
     """Task loss plus the price of keeping tokens: the paper's L1 term, or the distance to the FLOPs target."""
     logits = model(**model_inputs(batch)).logits
     trace = gates_of(model).trace
     assert trace is not None  # the forward pass above leaves one
     flops = relative_flops(shape, trace.lengths(), expected_kept(trace))
-    total = task_loss(logits, batch["labels"])
+    total = taught_loss(logits, batch, config=config, means=means)
     if config.lambda_ is not None:
         total = total + config.lambda_ * keep_regulariser(trace.gates, alive=trace.alive[0], protected=trace.protected)
     if config.target_flops is not None:
@@ -67,12 +70,13 @@ def hard_loss(
     config: TrainConfig,
     shape: EncoderShape,
     teacher: nn.Module | None,
+    means: str | None = None,
 ) -> Loss:
     """Task loss at fixed decisions, mixed with distillation from the dense teacher."""
     outputs = model(**model_inputs(batch), output_hidden_states=teacher is not None)
     trace = gates_of(model).trace
     assert trace is not None  # the forward pass above leaves one
-    total = taught_loss(outputs.logits, batch, config=config)
+    total = taught_loss(outputs.logits, batch, config=config, means=means)
     if teacher is not None:
         with torch.no_grad():
             wanted = teacher(**model_inputs(batch), output_hidden_states=True).hidden_states
@@ -83,12 +87,15 @@ def hard_loss(
     return Loss(total=total, flops=relative_flops(shape, trace.lengths(), trace.kept()), kept=trace.kept_shares())
 
 
-def taught_loss(logits: Tensor, batch: dict[str, Tensor], *, config: TrainConfig) -> Tensor:
-    """Task loss, mixed with the distance to the dense teacher's predictions where the batch has them."""
-    loss = task_loss(logits, batch["labels"])
+def taught_loss(logits: Tensor, batch: dict[str, Tensor], *, config: TrainConfig, means: str | None = None) -> Tensor:
+    """Task loss, mixed with the distance to the dense teacher's predictions where the batch has them; rows without
+    labels learn from the teacher alone."""
+    if "labels" not in batch:
+        return distillation_loss(logits, batch["targets"], temperature=config.distill_temperature, means=means)
+    loss = task_loss(logits, batch["labels"], means=means)
     if "targets" not in batch:
         return loss
-    soft = distillation_loss(logits, batch["targets"], temperature=config.distill_temperature)
+    soft = distillation_loss(logits, batch["targets"], temperature=config.distill_temperature, means=means)
     return (1 - config.distill) * loss + config.distill * soft
 
 

@@ -23,7 +23,7 @@ from thresher.models.attach import encoder_shape, gates_of, weights_without_gate
 from thresher.models.classes import name_classes_
 from thresher.models.predict import Batch
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
-from thresher.tasks.task import Task
+from thresher.tasks.task import Task, labelled
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.judge import Judge, blind
@@ -66,10 +66,11 @@ class Trainer:
         self.model, self.task, self.config = model, task, config or TrainConfig()
         self.finetune, self.work = finetune, work
         self.gates, self.shape = gates_of(model), encoder_shape(model)
-        check_given(model, task, self.config, method)
+        check_given(model, task, self.config, method, finetune=finetune)
         name_classes_(model, task.spec.labels)
-        self.train_set = self._encode(tokenizer, task.train)
-        self.selection_set = self._encode(tokenizer, task.selection)
+        self.labelled = labelled(rows := task.spec.training_rows(task.train), name=task.spec.name)
+        self.train_set = self._encode(tokenizer, rows)
+        self.selection_set = self._encode(tokenizer, task.spec.inputs(task.selection))
         self.pad_id: int = tokenizer.pad_token_id
         self.accelerator = Accelerator(cpu=device == "cpu", mixed_precision="no")
         check_parts(self.config, rows=len(self.train_set.rows), processes=self.accelerator.num_processes)
@@ -92,6 +93,7 @@ class Trainer:
             divergence=lambda: self.judge.divergence_from(self._teacher_on_selection),
             recall=memory.recall,
             remember=memory.remember,
+            means=task.spec.means,
         )
         self.method = method(run)
         self.model.to(self.accelerator.device)
@@ -111,6 +113,8 @@ class Trainer:
                 self._finetune()
             if not self._teacher:
                 self._fix_teacher()
+            elif not self.judge.labelled:
+                self.judge.refer_to(self._teacher_on_selection)
             self.teacher_logits = self._predict_teacher()
             if self.standing.stage == "soft":
                 self._soft()
@@ -122,12 +126,7 @@ class Trainer:
 
     def truncation(self) -> list[str]:
         """What is to be said of rows that are longer than the limit."""
-        sets = {"training": self.train_set, "selection": self.selection_set}
-        return [
-            f"{found.truncated} {name} rows truncated to {found.max_length} tokens"
-            for name, found in sets.items()
-            if found.truncated
-        ]
+        return [*self.train_set.truncation("training"), *self.selection_set.truncation("selection")]
 
     def dense_weights(self) -> dict[str, Tensor]:
         """The dense fine-tuned model that the pruned one started from, on the CPU, gates left out."""
@@ -138,7 +137,8 @@ class Trainer:
     def _finetune(self) -> None:
         self.gates.set_mode("off")
         steps = self._steps(self.config.finetune_epochs)
-        self._run(StagePlan(name="finetune", steps=steps, loss=finetune_loss), lr=self.config.lr)
+        loss = functools.partial(finetune_loss, means=self.task.spec.means)
+        self._run(StagePlan(name="finetune", steps=steps, loss=loss), lr=self.config.lr)
         self._restore_best()
         self._next_stage(self._first_stage)
 
@@ -148,11 +148,10 @@ class Trainer:
             name: value.detach().cpu().clone() for name, value in weights_without_gates(self.model).items()
         }
         found = self.judge.predict(self.judge.batches, pruned=False)
+        self.judge.refer_to(found.logits)
         self.standing.dense = self.judge.score(found)
-        for text in (
-            f"dense: selection score {self.standing.dense['score']:.4f}",
-            *blind(self.task.spec, found.logits.numpy()),
-        ):
+        self._say(f"dense: selection score {self.standing.dense['score']:.4f}")
+        for text in blind(self.task.spec, found.logits.numpy()):
             self._say(text)
 
     def _soft(self) -> None:
@@ -164,6 +163,7 @@ class Trainer:
             steps=self._steps(config.soft_epochs),
             loss=method.soft_loss,
             before_step=method.before_soft_step,
+            targets=None if self.labelled else self.teacher_logits,
             after_step=lambda step, flops, kept: method.after_soft_step(),
             recordable=False,  # its temperature falls
         )
@@ -299,12 +299,13 @@ class Trainer:
 
     def _predict_teacher(self) -> Tensor:
         """(rows, outputs) logits of the dense teacher on the training rows: once, not once an epoch."""
-        if self.config.distill == 0 or not self.method.distills or self._hard_steps == 0:
+        wanted = self.config.distill > 0 and self.method.distills and self._hard_steps > 0
+        if self.labelled and not wanted:
             return torch.empty(0)
         self.progress.begin("teacher", total=1)
-        logits = self.judge.predict_with(self._teacher, padded_batches(self.train_set, pad_id=self.pad_id))
+        found = self.judge.predict_with(self._teacher, padded_batches(self.train_set, pad_id=self.pad_id))
         self.progress.step()
-        return logits
+        return found
 
     @functools.cached_property
     def _teacher_on_selection(self) -> Tensor:
@@ -370,7 +371,8 @@ class Trainer:
 
     def _encode(self, tokenizer: Any, examples: Sequence[Any]) -> EncodedSet:
         positions = usable_positions(self.model.config)
-        return encode(tokenizer, examples, max_length=self.config.max_length, positions=positions)
+        length, cut = self.config.max_length, self.task.spec.truncation
+        return encode(tokenizer, examples, max_length=length, positions=positions, truncation=cut)
 
     def _steps(self, *epochs: float) -> int:
         """Optimizer steps of stages of so many epochs, together."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from thresher.tasks.bootstrap import DRAWS, Floats, drawn_counts, drawn_drops, observed_drop
 from thresher.tasks.task import TaskSpec
+from thresher.tasks.truth import Truth, as_truth
 
 NEWTON_STEPS = 25
 RIDGE = 0.1  # a weak pull to zero, so that there are best weights even if both models are the same or never wrong
@@ -34,17 +35,19 @@ def expected_drops(
     spec: TaskSpec,
     dense: NDArray[np.floating],
     pruned: Sequence[NDArray[np.floating]],
-    labels: NDArray[np.integer],
+    labels: Truth | NDArray[np.integer],
     *,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Expected:
-    """dense and each of pruned: (rows, outputs) logits; labels: (rows,)."""
-    if spec.regression:  # correlations weigh every row: no decisions, nothing to smooth
+    """dense and each of pruned: (rows, outputs) logits; labels: (rows,) or a Truth."""
+    truth = as_truth(labels)
+    # Correlations weigh every row: no decisions, nothing to smooth. Only classes have labels that the blend can fit.
+    if spec.means != "classes" or not truth.labelled:
         drops = [observed_drop(spec, dense, logits, labels) for logits in pruned]
         return Expected(np.array(drops), drawn_drops(spec, dense, pruned, labels, draws=draws, seed=seed))
-    rows = len(labels)
-    found = [_Blend(spec, dense, logits, labels) for logits in pruned]
+    rows = truth.rows
+    found = [_Blend(spec, dense, logits, truth.values) for logits in pruned]
     return Expected(
         np.array([one.drop(np.ones((1, rows)))[0] for one in found]),
         np.concatenate(

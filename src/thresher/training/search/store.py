@@ -140,7 +140,8 @@ def _rows_digest(*splits: Sequence[Example]) -> str:
     digest = hashlib.sha256()
     for rows in splits:
         for row in rows:
-            digest.update(fingerprint(row) + repr(row.label).encode())
+            group = "" if row.group is None else row.group
+            digest.update(fingerprint(row) + repr(row.label).encode() + group.encode("utf-8", "surrogatepass"))
         digest.update(b"end of split")
     return digest.hexdigest()
 

@@ -10,7 +10,7 @@ from thresher.tasks.bootstrap import Floats, drawn_drops, observed_drop
 from thresher.tasks.splits import counted
 from thresher.training.search.choice import Choice, choose, front, upper_bounds
 from thresher.training.search.expected import expected_drops
-from thresher.training.search.trial import Point, Setup, baseline, labels_of, points_of
+from thresher.training.search.trial import Point, Setup, baseline, points_of, truth_of
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ def measured(setup: Setup, settings: SearchConfig) -> Table:
     dense, _ = baseline(setup)
     places = sorted((setup.folder / "trials").iterdir())
     points = [point for place in places for point in points_of(setup, float(place.name))]
-    labels, spec = labels_of(setup.task), setup.task.spec
+    labels, spec = truth_of(setup.task, dense), setup.task.spec
     logits = [point.logits for point in points]
     drops = np.array([observed_drop(spec, dense, one, labels) for one in logits])
     low, high = np.quantile(drawn_drops(spec, dense, logits, labels), [0.025, 0.975], axis=0)
     expected = expected_drops(spec, dense, logits, labels)
-    bounds = upper_bounds(expected, rows=len(labels), confidence=settings.confidence)
+    bounds = upper_bounds(expected, rows=labels.units, confidence=settings.confidence)
     costs = np.array([point.relative_flops for point in points])
     choice = choose(costs, bounds, limit=settings.max_drop)
     return Table(points, drops, low, high, expected.drops, bounds, choice, front(costs, drops))

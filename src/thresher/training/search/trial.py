@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -20,6 +19,7 @@ from thresher.models.attach import gates_of, prune_
 from thresher.models.checkpoint import load_dense, replacing_folder
 from thresher.models.predict import predict
 from thresher.tasks.task import Task
+from thresher.tasks.truth import Truth
 from thresher.training.progress import Silent
 from thresher.training.snapshot import STATE, read_snapshot, write_snapshot
 from thresher.training.trainer import Trainer
@@ -163,7 +163,8 @@ def first_trial(
     model.load_state_dict({**pruned, **dense})
     found = predict(model, trainer.judge.batches, pruned=False)
     model.load_state_dict(pruned)
-    metrics = setup.task.score(found.logits.numpy(), labels_of(setup.task))
+    dense_logits = found.logits.numpy()
+    metrics = setup.task.score(dense_logits, truth_of(setup.task, dense_logits))
     write_snapshot(
         setup.folder / "baseline", {"dense": {"logits": found.logits}}, {"metrics": metrics, "lowest": lowest}
     )
@@ -220,8 +221,9 @@ def weights_of(setup: Setup, target: float) -> dict[str, Tensor]:
     return read_snapshot(setup.place(target) / "weights")[0]["model"]
 
 
-def labels_of(task: Task) -> NDArray[Any]:
-    return np.array([row.label for row in task.selection])
+def truth_of(task: Task, dense: NDArray[Any]) -> Truth:
+    """What the selection rows are judged against: their labels, or without any the dense model's outputs `dense`."""
+    return task.spec.truth(task.selection, dense=dense)
 
 
 def _trainer(
@@ -248,14 +250,14 @@ def _measure(setup: Setup, trainer: ChainTrainer, *, target: float, start: float
     """The trained model and looser settings of its dial on the selection rows, saved with its weights."""
     model, gates = trainer.model, gates_of(trainer.model)
     trained = gates.thresholds.detach().cpu().clone()
-    points = []
+    truth, points = truth_of(setup.task, baseline(setup)[0]), []
     for factor in DIAL:
         gates.set_thresholds(trained * factor)
         found = predict(model, trainer.judge.batches, pruned=True)
         assert found.kept is not None  # pruned=True records them
         logits = found.logits.numpy()
         cost = float(relative_flops(trainer.shape, found.lengths, found.kept))
-        metrics = setup.task.score(logits, labels_of(setup.task))
+        metrics = setup.task.score(logits, truth)
         points.append(Point(target, factor, start, cost, metrics, round(seconds, 1), logits))
     gates.set_thresholds(trained)
     write_snapshot(setup.place(target) / "weights", {"model": model.state_dict()}, {})

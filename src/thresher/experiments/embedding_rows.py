@@ -1,0 +1,97 @@
+"""Texts that an embedding model is pruned on, short and long ones without labels; the test is STS-B.
+
+    python -m thresher.experiments.embedding_rows --data DIR --more DIR --out DIR
+
+`--data` has sst2, qnli and stsb, `--more` hotpotqa, scifact and imdb. No text of the test is trained on, nor any of its
+training rows.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from thresher.experiments.reranker_rows import Sources, arguments
+from thresher.experiments.rows import Row, chosen, cut, share_of, write_rows
+from thresher.records import write_json
+
+if TYPE_CHECKING:
+    from thresher.tasks import Task
+
+# Texts of each source and kind.
+SHARES = {
+    "sst2": 5000,
+    "qnli questions": 2000,
+    "qnli sentences": 5000,
+    "imdb": 4500,
+    "scifact abstracts": 3500,
+    "scifact claims": 809,
+    "hotpotqa questions": 2500,
+    "hotpotqa sentences": 3000,
+    "hotpotqa paragraphs": 5000,
+}
+LONGEST = 400  # words
+SELECTION = 0.05
+
+
+def prepare(sources: Sources, out: Path) -> dict[str, int]:
+    """Write train, selection and test; returns the number of rows of each."""
+    test = [
+        {"text": row["sentence1"], "pair": row["sentence2"], "label": row["label"]}
+        for row in sources.rows("stsb/validation")
+    ]
+    tested = {text.strip().lower() for row in test for text in (row["text"], row["pair"])}
+    made: dict[str, list[Row]] = {"train": [], "selection": [], "stsb": test}
+    seen = set(tested)
+    for source, text in texts_of(sources):
+        known = text.lower()
+        if known not in seen:
+            seen.add(known)
+            held = share_of(text, salt="selection") < SELECTION
+            made["selection" if held else "train"].append({"source": source, "text": text})
+    counts = {name: write_rows(out / f"{name}.jsonl.xz", rows) for name, rows in made.items()}
+    write_json(out / "about.json", {"rows": counts})
+    return counts
+
+
+def texts_of(sources: Sources) -> Iterator[tuple[str, str]]:
+    """Source and text, so many of each as SHARES has."""
+    qnli = sources.rows("qnli/train_partial")
+    questions = sources.rows("hotpotqa/dev_distractor")
+    paragraphs = [one["sentences"] for row in questions for one in row["paragraphs"]]
+    judged = {row["query"] for row in sources.rows("scifact/qrels_train")}
+    found = {
+        "sst2": [row["sentence"] for row in sources.rows("sst2/train")],
+        "qnli questions": [row["question"] for row in qnli],
+        "qnli sentences": [row["sentence"] for row in qnli],
+        "imdb": [row["text"] for row in sources.rows("imdb/train")],
+        "scifact abstracts": [f"{row['title']}. {row['text']}" for row in sources.rows("scifact/corpus")],
+        "scifact claims": [row["text"] for row in sources.rows("scifact/queries") if row["id"] in judged],
+        "hotpotqa questions": [row["question"] for row in questions],
+        "hotpotqa sentences": [sentence for one in paragraphs for sentence in one[:1]],
+        "hotpotqa paragraphs": ["".join(one) for one in paragraphs],
+    }
+    for name, texts in found.items():
+        different = list(dict.fromkeys(cut(text, LONGEST) for text in texts if text.strip()))
+        for text in chosen(different, SHARES[name], key=str, salt=name):
+            yield name, text
+
+
+def load(folder: Path) -> "Task":
+    """The prepared rows as a task: texts without labels, and STS-B's pairs as the test."""
+    from dataclasses import replace
+
+    from thresher.tasks import load_file_task
+
+    train, selection, test = (folder / f"{name}.jsonl.xz" for name in ("train", "selection", "stsb"))
+    task = load_file_task(train, selection=selection, test=test, pair_column="pair", means="embedding")
+    return replace(task, spec=replace(task.spec, name="embeddings"), test={"stsb": task.test["test"]})
+
+
+def main() -> None:
+    given = arguments(__doc__)
+    for name, count in prepare(Sources(given.data, given.more), given.out).items():
+        print(f"{name}: {count:,} rows")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What outputs are judged against: the rows' labels, or without any the outputs of the dense model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thresher.errors import DataError
+
+# A class index, a number, a 0 or 1 for each of several labels, or nothing.
+Label = float | int | tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Truth:
+    """values: labels (rows,), or (rows, labels) of 0 and 1; where rows are not `labelled`, the outputs of the dense
+    model (rows, outputs). groups: (rows,) the number of each row's query, for rerankers."""
+
+    values: NDArray[Any]
+    labelled: bool = True
+    groups: NDArray[np.integer] | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.values)
+
+    @property
+    def units(self) -> int:
+        """What a bootstrap draws: queries with all their rows where they are judged as a whole, else rows."""
+        return len(np.unique(self.groups)) if self.labelled and self.groups is not None else self.rows
+
+    def of(self, rows: NDArray[np.integer]) -> "Truth":
+        """The truth of some rows."""
+        return Truth(self.values[rows], self.labelled, None if self.groups is None else self.groups[rows])
+
+
+def as_truth(labels: "Truth | NDArray[Any] | Sequence[float | int]") -> Truth:
+    return labels if isinstance(labels, Truth) else Truth(np.asarray(labels))
+
+
+def truth_of(labels: Sequence[Label], *, groups: Sequence[str] | None, dense: NDArray[Any] | None, name: str) -> Truth:
+    """The truth of a task's rows; `name` is the task's."""
+    numbers = None if groups is None else np.unique(np.array(groups, dtype=object), return_inverse=True)[1]
+    if has_labels(labels, name=name) or not labels:
+        return Truth(np.array(labels), groups=numbers)
+    if dense is None:
+        raise DataError(
+            f"task {name} has rows without labels, which are judged by agreement with the dense model; "
+            "give its outputs, or rows with labels"
+        )
+    return Truth(np.asarray(dense), labelled=False, groups=numbers)
+
+
+def has_labels(labels: Sequence[Label], *, name: str) -> bool:
+    """Whether rows have labels; all of them must, or none."""
+    missing = sum(label is None for label in labels)
+    if 0 < missing < len(labels):
+        raise DataError(
+            f"task {name}: {missing:,} of {len(labels):,} rows have no label; give all rows of a split one, or none"
+        )
+    return missing == 0 and bool(labels)

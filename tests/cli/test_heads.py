@@ -1,0 +1,65 @@
+"""prune on rows for rerankers and for several labels a row, from the flags to the saved run and its evaluation."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import tiny
+
+STEPS = "--max-steps 2 --batch-size 8 --precision fp32 --device cpu --target-flops 0.9"
+
+
+def pair_rows(count: int, **more: Any) -> list[dict[str, Any]]:
+    """Queries of one word with four documents each."""
+    found = []
+    for index, (text, _) in enumerate(tiny.sentences(count)):
+        query = f"{tiny.NOUNS[index // 4 % 7]} {tiny.GOOD[index // 28 % 5]}"
+        found.append({"query": query, "doc": text, "id": f"q{index // 4}"})
+    return [{**row, **more} for row in found]
+
+
+def test_a_reranker_without_labels(tmp_path: Path) -> None:
+    """Its query is protected, it is trained on the dense model alone, and labelled rows can test it."""
+    model = tiny.save_model(tmp_path / "model", tiny.config(num_labels=1))
+    train = tiny.write_rows(tmp_path / "train.jsonl", pair_rows(60))
+    call = "prune {model} --train {train} --rerank --text-column query --pair-column doc --group-column id --out {out}"
+    done = tiny.succeeds(f"{call} {STEPS} --json", model=model, train=train, out=tmp_path / "run")
+    quality = done.json()["quality"]["held_out"]
+    assert quality["dense"]["metrics"]["score"] == pytest.approx(1.0)
+    assert {"pearson", "spearman", "top1"} <= quality["pruned"]["metrics"].keys()
+    about = tiny.manifest(tmp_path / "run")
+    assert about["task"]["means"] == "score" and about["task"]["columns"]["group"] == "id"
+    assert about["prune"]["protect"] == ["first", "first_segment"] and about["prune"]["separator_id"] == 3
+    labelled = [{**row, "label": int(i % 4 == 0)} for i, row in enumerate(pair_rows(60)[:24])]
+    test = tiny.write_rows(tmp_path / "test.jsonl", labelled)
+    found = tiny.succeeds("eval {run} --test {test} --device cpu --json", run=tmp_path / "run", test=test).json()
+    assert "ndcg@10" in str(found)
+
+
+def test_several_labels_get_a_head_of_their_own(tmp_path: Path) -> None:
+    model = tiny.save_model(tmp_path / "model", tiny.config(), head=False)
+    marks = ("warm|long", "warm", "cold", "long")
+    rows = [{"text": text, "label": marks[i % 4]} for i, (text, _) in enumerate(tiny.sentences(60))]
+    train = tiny.write_rows(tmp_path / "train.jsonl", rows)
+    call = "prune {model} --train {train} --out {out}"
+    asked = tiny.thresher(f"{call} {STEPS}", model=model, train=train, out=tmp_path / "run")
+    assert asked.code == 1 and "say --separator '|'" in asked.err
+    call = call + " --separator '|'"
+    done = tiny.succeeds(f"{call} {STEPS} --json", model=model, train=train, out=tmp_path / "run")
+    assert {"micro_f1", "macro_f1"} <= done.json()["quality"]["held_out"]["pruned"]["metrics"].keys()
+    about = tiny.manifest(tmp_path / "run")
+    assert about["task"]["labels"] == ["cold", "long", "warm"] and about["task"]["separator"] == "|"
+    said = tiny.succeeds("eval {run} --test {test} --device cpu", run=tmp_path / "run", test=train)
+    assert "micro_f1" in said.out + said.err
+
+
+def test_flags_that_do_not_fit(tmp_path: Path) -> None:
+    train = tiny.write_rows(tmp_path / "train.jsonl", pair_rows(40))
+    for flags, says in (
+        ("--train {train} --rerank --embed", "--rerank is for rerankers and --embed for embedding models"),
+        ("--train {train} --rerank --text-column query", "name the document's column with --pair-column"),
+        ("--task sst2 --rerank", "--rerank, --embed, --group-column and --separator go with --train FILE"),
+    ):
+        done = tiny.thresher(f"prune nothing {flags} --out {{out}}", train=train, out=tmp_path / "run")
+        assert done.code in (1, 2) and says in done.err
