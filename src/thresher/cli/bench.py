@@ -105,13 +105,14 @@ def bench(
 
     import torch
 
-    from thresher.cli.output import console, print_json, quiet_libraries, warn_of_pairs
+    from thresher.cli.output import console, print_json, quiet_libraries
     from thresher.errors import ConfigError
     from thresher.evaluation.lineup import Material, dense_of, parse_engines
     from thresher.evaluation.quality import check_outputs
     from thresher.evaluation.verdict import judge
     from thresher.models.attach import gates_of
     from thresher.models.checkpoint import load, read_manifest
+    from thresher.models.pairs import check_pairs
     from thresher.records import append_record, check_appendable
     from thresher.tasks.encode import encode, usable_positions
     from thresher.tasks.files import read_texts
@@ -131,6 +132,8 @@ def bench(
         raise ConfigError(f"--texts {texts} stands alone; leave out --task, --data, --test and the columns")
     else:
         labelled, examples = None, read_texts(texts)
+    if labelled is None:
+        check_pairs(manifest, given_pairs=examples[0].pair is not None, name=run)  # encode wants all alike
     quiet_libraries()
     if threads is not None:
         torch.set_num_threads(threads)
@@ -144,7 +147,6 @@ def bench(
     encoded = encode(tokenizer, examples[:rows], **limits).rows
     calibration, source = _calibration(labelled.train if labelled else [], examples, rows)
     screen = console(as_json)
-    warn_of_pairs(screen, manifest, run=run, given_pairs=examples[0].pair is not None)  # encode wants all alike
     dense = dense_of(run, checkpoint)
     with tempfile.TemporaryDirectory() as work:
         material = Material(

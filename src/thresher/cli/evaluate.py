@@ -41,7 +41,15 @@ def evaluate(
     from rich.markup import escape
 
     from thresher.cli.measure import Version, measure
-    from thresher.cli.output import console, layers_table, print_json, quality_table, quartile_table, quiet_libraries
+    from thresher.cli.output import (
+        console,
+        layers_table,
+        print_gains,
+        print_json,
+        quality_table,
+        quartile_table,
+        quiet_libraries,
+    )
     from thresher.errors import ConfigError
     from thresher.evaluation.lineup import dense_of
     from thresher.evaluation.quality import check_outputs
@@ -71,6 +79,7 @@ def evaluate(
         screen.print(quartile_table(models["pruned"]))
         if models["pruned"]["truncated"]:
             screen.print(f"{models['pruned']['truncated']} of {models['pruned']['rows']} rows were truncated")
+    print_gains(screen, found, manifest.get("recipe"))
     screen.print(escape(_legend(dense, run, manifest)))
     if as_json:
         print_json({"run": str(run), "task": rows.spec.name, "splits": found, **provenance(device=place, seed=None)})

@@ -29,6 +29,14 @@ LabelColumn = Annotated[str | None, typer.Option("--label-column", help="column 
 Regression = Annotated[
     bool | None, typer.Option("--regression/--classes", help="what the labels are; default: decided by looking")
 ]
+ClassNames = Annotated[
+    str | None,
+    typer.Option(
+        "--class-names",
+        metavar="NEG,POS",
+        help="the label column's classes in the order of the model's outputs, for a head that calls them otherwise",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="any other setting of the two tables, such as clip=0.5"),
@@ -59,9 +67,11 @@ def load_training_rows(
     columns: Columns,
     selection: Path | None,
     regression: bool | None,
+    class_names: str | None = None,
 ) -> "Task":
     """Rows to train with: a named task's, or the user's own files."""
     from thresher.tasks import load_file_task
+    from thresher.tasks.class_order import parse_class_names
 
     if (task is None) == (train is None):
         raise ConfigError("give either --task NAME or --train FILE")
@@ -77,14 +87,15 @@ def load_training_rows(
             pair_column=pair,
             label_column=label or "label",
             regression=regression,
+            class_names=parse_class_names(class_names),
         )
     for flag, file in (("test", test), ("selection", selection)):
         if file is not None:
             raise ConfigError(f"--{flag} {file} goes with --train FILE; task {task} has its own {flag} rows")
-    if any(columns) or regression is not None:
+    if any(columns) or regression is not None or class_names is not None:
         raise ConfigError(
-            f"--text-column, --pair-column, --label-column, --regression and --classes go with --train FILE; "
-            f"task {task} is fixed"
+            f"--text-column, --pair-column, --label-column, --class-names, --regression and --classes go with "
+            f"--train FILE; task {task} is fixed"
         )
     return load_named_task(str(task), data)
 

@@ -1,10 +1,12 @@
 """A task from the user's own files."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from thresher.errors import DataError
+from thresher.tasks.class_order import in_order, order_of
 from thresher.tasks.labels import Labels, learn_labels, listed
 from thresher.tasks.metrics import REGRESSION_METRICS
 from thresher.tasks.readers import Table, half_character, is_blank, read_table
@@ -64,17 +66,20 @@ def load_file_task(
     pair_column: str | None = None,
     label_column: str = "label",
     regression: bool | None = None,
+    class_names: Sequence[str] | None = None,
 ) -> Task:
     """Read training rows, and test rows from `test` or from a tenth of the training rows chosen by their hash.
 
     Rows that choose checkpoints and settings are a tenth of the rest, or those of `selection`; training rows that are
     among them are left out.
     `regression=None` decides by the labels: fractions are numbers to predict, everything else names classes.
+    `class_names` are the classes in the order of the model's outputs; without them words are in alphabetical order, and
+    a model whose classes have other names, or none, is refused.
     """
     train, test, chosen_by = Path(train), *(None if file is None else Path(file) for file in (test, selection))
     columns = Columns(text_column, pair_column, label_column)
     table = columns.read(train)
-    labels = learn_labels(table, label_column, regression=regression)
+    labels = in_order(learn_labels(table, label_column, regression=regression), class_names, where=train)
     chosen = [] if chosen_by is None else columns.examples(columns.read(chosen_by), labels)
     rows = columns.examples(table, labels)
     rows = _without(rows, chosen) if chosen else rows
@@ -104,6 +109,7 @@ def load_file_task(
         labels=labels.names,
         metrics=("accuracy",) if labels.names else REGRESSION_METRICS,
         label_column=label_column,
+        class_order=order_of(labels, class_names),
     )
     classes = f"; classes {listed(labels.names)}" if labels.names else ""
     source = f"{train}: {len(table.rows):,} rows, {choosing}; {tested}{classes}{leak_note(leaked)}"

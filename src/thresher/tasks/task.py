@@ -21,7 +21,11 @@ class Example:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What a model for the task must predict, and how it is judged. No labels means regression."""
+    """What a model for the task must predict, and how it is judged. No labels means regression.
+
+    `class_order` says who put `labels` in their order: the "task" itself, the "user", or, knowing nothing, the
+    "alphabet".
+    """
 
     name: str
     text_column: str
@@ -29,6 +33,7 @@ class TaskSpec:
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     label_column: str = "label"
+    class_order: str = "task"
 
     def __post_init__(self) -> None:
         known = task_metrics.REGRESSION_METRICS if self.regression else task_metrics.CLASS_METRICS

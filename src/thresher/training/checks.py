@@ -4,13 +4,13 @@ from typing import Any
 
 from thresher.config import TrainConfig
 from thresher.errors import ConfigError, DataError
-from thresher.models.classes import check_class_order
+from thresher.models.classes import check_class_order, check_classes
 from thresher.tasks.task import Task
 from thresher.training.method import Method
 
 
-def check_given(model: Any, task: Task, config: TrainConfig, method: type[Method]) -> None:
-    """Model, rows and settings must fit together."""
+def check_given(model: Any, task: Task, config: TrainConfig, method: type[Method], *, new_head: bool) -> None:
+    """Model, rows and settings must fit together; a new head may have been called anything."""
     if method.name != config.method:
         raise ConfigError(
             f"method = '{config.method}', but the trainer was given '{method.name}'; "
@@ -21,7 +21,8 @@ def check_given(model: Any, task: Task, config: TrainConfig, method: type[Method
             f"the model has {model.config.num_labels} outputs, but task {task.spec.name} needs "
             f"{task.spec.num_labels}; load it with num_labels={task.spec.num_labels}"
         )
-    check_class_order(model, task.spec.labels)
+    check = check_class_order if new_head else check_classes
+    check(model, task.spec.labels, order=task.spec.class_order)
     for name, rows in (("train", task.train), ("selection", task.selection)):
         if not rows:
             raise DataError(f"task {task.spec.name} has no rows in its {name} split; training needs both")

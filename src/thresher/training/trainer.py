@@ -22,6 +22,7 @@ from thresher.interruption import interruptions
 from thresher.models.attach import encoder_shape, gates_of, weights_without_gates
 from thresher.models.classes import name_classes_
 from thresher.models.predict import Batch
+from thresher.tasks.chance import below_chance
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
 from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
@@ -66,8 +67,8 @@ class Trainer:
         self.model, self.task, self.config = model, task, config or TrainConfig()
         self.finetune, self.work = finetune, work
         self.gates, self.shape = gates_of(model), encoder_shape(model)
-        check_given(model, task, self.config, method)
-        name_classes_(model, task.spec.labels)
+        check_given(model, task, self.config, method, new_head=finetune)
+        name_classes_(model, task.spec.labels, anew=finetune or task.spec.class_order == "user")
         self.train_set = self._encode(tokenizer, task.train)
         self.selection_set = self._encode(tokenizer, task.selection)
         self.pad_id: int = tokenizer.pad_token_id
@@ -152,6 +153,7 @@ class Trainer:
         for text in (
             f"dense: selection score {self.standing.dense['score']:.4f}",
             *blind(self.task.spec, found.logits.numpy()),
+            *below_chance(self.task.spec, self.standing.dense, rows=len(self.task.selection)),
         ):
             self._say(text)
 

@@ -144,7 +144,7 @@ QUANTIZED = [
     Bad(
         "quantize on other labels",
         "quantize {run} --train {tmp}/a.csv --out {tmp}/out",
-        ("has the labels no, yes", "trained on negative, positive"),
+        ("has the labels no, yes", "but the classes are negative, positive"),
         files={"a.csv": csv(*(f"{row.split(',')[0]},{'no' if i % 2 else 'yes'}" for i, row in enumerate(ROWS)))},
     ),
     Bad(
