@@ -205,8 +205,12 @@ def test_a_table_is_not_taken_for_lines_of_text(finished: Path, tmp_path: Path, 
     assert said.code == 1 and f"{name} is a table; the file must hold one text per line" in said.err
 
 
-def test_bench_on_nothing_names_every_way_to_give_rows(finished: Path) -> None:
-    said = tiny.thresher("bench {run}", run=finished)
+def test_bench_on_nothing_names_every_way_to_give_rows(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    manifest = tiny.manifest(finished)
+    manifest["task"]["files"]["train"]["path"] = str(tmp_path / "gone.csv")
+    (tmp_path / "run" / "thresher.json").write_text(json.dumps(manifest), encoding="utf-8")
+    said = tiny.thresher("bench {run}", run=tmp_path / "run")
     assert said.code == 2
     assert "trained on your own files; give rows to measure on with --texts FILE, --test FILE or --task" in said.err
 

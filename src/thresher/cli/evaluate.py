@@ -55,6 +55,7 @@ def evaluate(
     from thresher.evaluation.quality import check_outputs
     from thresher.models.checkpoint import load, load_dense, read_manifest
     from thresher.records import provenance
+    from thresher.tasks.remembered import seen_in_training
 
     if max_length is not None and max_length < 4:
         raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
@@ -72,6 +73,10 @@ def evaluate(
         weights = load_dense(dense.folder, whole=True)[0].state_dict()
         versions = {"dense": Version(weights, pruned=False), **versions}
     screen = console(as_json)
+    screen.print(escape(f"rows: {rows.source}"))
+    if test is not None:
+        for text in seen_in_training(manifest.get("task", {}), test, rows.test["test"]):
+            screen.print(text, style="yellow", markup=False)
     found = measure(checkpoint.model, checkpoint.tokenizer, rows, versions, max_length=max_length, screen=screen)
     for split, models in found.items():
         screen.print(quality_table(f"{rows.spec.name} {split}", models))

@@ -116,6 +116,7 @@ def load_test_rows(
     """
     from thresher.models.checkpoint import MANIFEST
     from thresher.tasks import load_test_file, task_names
+    from thresher.tasks.remembered import rows_held_out
 
     trained_on = manifest.get("task", {})
     if not isinstance(trained_on, dict):
@@ -137,7 +138,11 @@ def load_test_rows(
             labels=_class_names(run, trained_on),
         )
     name = task or trained_on.get("name")
-    if name not in task_names() and task is None:
+    if task is None and data is None and "files" in trained_on:
+        held_out = rows_held_out(trained_on)
+        if held_out is not None:
+            return held_out
+    if (name not in task_names() or "files" in trained_on) and task is None:
         raise ConfigError(f"{run} {made_how(manifest)}; give rows to measure on with {ways}")
     return load_named_task(str(name), data)
 

@@ -1,5 +1,6 @@
 """A task from the user's own files."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,9 +112,24 @@ def load_file_task(
         label_column=label_column,
         class_order=order_of(labels, class_names),
     )
-    classes = f"; classes {listed(labels.names)}" if labels.names else ""
+    classes = f"; classes {listed(labels.names)}" if labels.names else _range_of(kept, decided=regression is None)
     source = f"{train}: {len(table.rows):,} rows, {choosing}; {tested}{classes}{leak_note(leaked)}"
-    return Task(spec, kept, chosen, tests, source)
+    given = {"train": train, "test": test, "selection": chosen_by}
+    files = {name: {"path": str(path), "sha256": digest_of(path)} for name, path in given.items() if path is not None}
+    return Task(spec, kept, chosen, tests, source, files=files)
+
+
+def digest_of(file: Path) -> str:
+    """By which a file is known again, wherever it lies."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _range_of(rows: list[Example], *, decided: bool) -> str:
+    """What numbers there are to predict, and whether that they are to be predicted was `decided` by looking at them."""
+    numbers = [row.label for row in rows]
+    why = "; they have fractions, so this is a regression (say --classes if they name classes)" if decided else ""
+    return f"; labels are numbers from {min(numbers):g} to {max(numbers):g}{why}"
 
 
 def load_test_file(

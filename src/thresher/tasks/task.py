@@ -65,12 +65,14 @@ class Task:
     test: dict[str, list[Example]]
     source: str
     left_out: list[Example] = field(default_factory=list)
+    files: dict[str, dict[str, str]] = field(default_factory=dict)  # the user's own: path and sha256 of each
 
     def describe(self) -> dict[str, Any]:
         """What a saved run remembers of its task."""
         spec = self.spec
         columns = {"text": spec.text_column, "pair": spec.pair_column, "label": spec.label_column}
-        return {"name": spec.name, "labels": list(spec.labels), "columns": columns, "source": self.source}
+        about = {"name": spec.name, "labels": list(spec.labels), "columns": columns, "source": self.source}
+        return {**about, **({"files": self.files} if self.files else {})}
 
     def score(
         self, predictions: NDArray[np.floating], labels: NDArray[np.number] | Sequence[float | int]
