@@ -32,7 +32,7 @@ def test_a_run_like_any_other(stock: Stock, texts: Path, tmp_path: Path) -> None
     found, manifest = done.json(), tiny.manifest(out)
     assert manifest["training_free"] == {name: found[name] for name in manifest["training_free"]}
     assert found["goal"] == {"agreement": 0.95, "flops": None}
-    assert found["texts"] == {"fit": 45, "judge": 45, "source": "texts in texts.txt"}
+    assert found["texts"] == {"fit": 45, "judge": 45, "source": "texts in texts.txt", "pairs": False}
     assert found["fit"]["agreement"] >= 0.95
     expected = found["expected"]
     assert expected["agreement"]["low"] <= expected["agreement"]["value"] <= expected["agreement"]["high"]

@@ -19,6 +19,20 @@ class TestEval:
         for words in ("test", "pruned", "accuracy", "relative FLOPs", "tokens kept", "by length quartile"):
             assert words in done.out
 
+    def test_without_rows_it_takes_those_that_the_run_held_out(self, finished: Path) -> None:
+        done = tiny.succeeds("eval {run} --json", run=finished)
+        (split,), made = done.json()["splits"], tiny.manifest(finished)["quality"]
+        assert split == "held_out"
+        assert done.json()["splits"][split]["pruned"]["metrics"] == made[split]["pruned"]["metrics"]
+        assert "rows held out of" in " ".join(done.err.split())
+
+    def test_rows_of_the_training_are_warned_of(self, stock: Stock, finished: Path, tmp_path: Path) -> None:
+        shutil.copy(stock.rows, tmp_path / "other-name.csv")
+        for file, warned in ((stock.rows, True), (tmp_path / "other-name.csv", True), (stock.test, False)):
+            done = tiny.succeeds("eval {run} --test {test}", run=finished, test=file)
+            said = " ".join(done.out.split())
+            assert ("is the file that the run was trained on" in said) == warned
+
     def test_json(self, stock: Stock, finished: Path) -> None:
         done = tiny.succeeds("eval {run} --test {test} --json", run=finished, test=stock.test)
         found = done.json()
@@ -102,8 +116,12 @@ class TestExplain:
         ]
         assert found["kept_per_layer"] == alive
 
-    def test_pair(self, finished: Path) -> None:
-        found = tiny.succeeds("explain {run} 'the film' 'a joke' --json", run=finished).json()
+    def test_pair(self, finished: Path, tmp_path: Path) -> None:
+        run, manifest = tmp_path / "run", tiny.manifest(finished)
+        shutil.copytree(finished, run)
+        manifest["task"]["columns"]["pair"] = "other"
+        (run / "thresher.json").write_text(json.dumps(manifest), encoding="utf-8")
+        found = tiny.succeeds("explain {run} 'the film' 'a joke' --json", run=run).json()
         assert found["tokens"] == ["[CLS]", "the", "film", "[SEP]", "a", "joke", "[SEP]"]
 
     def test_long_text_is_truncated_and_says_so(self, finished: Path) -> None:
@@ -178,7 +196,7 @@ def test_a_run_saved_from_python_can_be_measured(stock: Stock, tmp_path: Path) -
     from thresher.models.checkpoint import load_dense
 
     model, tokenizer = load_dense(stock.bare, num_labels=2)
-    task = package.load_file_task(str(stock.rows))
+    task = package.load_file_task(str(stock.rows), class_names=["negative", "positive"])
     package.prune_(model)
     config = package.TrainConfig(max_steps=2, target_flops=0.6, precision="fp32", evals_per_stage=1)
     package.Trainer(model, tokenizer, task, config, device="cpu").fit()

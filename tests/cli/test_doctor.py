@@ -1,5 +1,6 @@
 """thresher doctor: the timed probe, where it is remembered, and what the engine would choose by it."""
 
+import itertools
 import json
 import re
 import tomllib
@@ -68,6 +69,21 @@ def test_a_cache_that_cannot_be_written_is_said(
     monkeypatch.setenv("THRESHER_CACHE", str(tmp_path / "file" / "below"))
     assert tiny.succeeds("doctor --json").json()["probe"]["cache"] is None
     assert "cannot be written" in " ".join(tiny.succeeds("doctor").out.replace("│", " ").split())
+
+
+def test_every_time_is_shown_once_and_is_the_one_that_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is remembered, every look at the clock gives another time."""
+    clock = itertools.count(1)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv("THRESHER_CACHE", str(tmp_path / "file" / "below"))
+    monkeypatch.setattr(module, "_milliseconds", lambda dtype: float(next(clock)))
+    monkeypatch.setattr(module, "_works", lambda dtype: True)
+    monkeypatch.setattr("thresher.engine.choose.gpu_problem", lambda: "no GPU in this test")
+    said = " ".join(tiny.succeeds("doctor").out.replace("│", " ").split())
+    assert re.findall(r"fp32 [\d.]+ ms", said) == ["fp32 1.00 ms"]
+    found = tiny.succeeds("doctor --json").json()
+    measured = ", ".join(f"{name} {ms:.2f} ms" for name, ms in found["probe"]["milliseconds"].items())
+    assert measured in found["engine"]["why"] and measured in found["engine_quantized"]["why"]
 
 
 # --- optional parts --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Runs meet rows of their own kind: other classes are refused, and a pair too many or too few is at least said."""
+"""Runs meet rows of their own kind: other classes are refused, and so is a pair too many or too few."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli import tiny
+from tests.cli.conftest import Stock
 
 MEASURES = (
     "eval {run} --task mrpc --data {data}",
@@ -64,6 +65,11 @@ def test_a_run_that_remembers_nothing_of_its_task_is_measured_on_any(
     shutil.copytree(finished, tmp_path / "run")
     manifest = {name: value for name, value in tiny.manifest(finished).items() if name != "task"}
     (tmp_path / "run" / "thresher.json").write_text(json.dumps(manifest))
+    refused = tiny.thresher(MEASURES[0], run=tmp_path / "run", data=mrpc)
+    assert refused.code == 1 and "the model's classes are negative, positive, the task's not_equivalent" in refused.err
+    file = tmp_path / "run" / "config.json"
+    names = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **names}))
     tiny.succeeds(MEASURES[0], run=tmp_path / "run", data=mrpc)
 
 
@@ -76,25 +82,35 @@ def test_a_run_that_remembers_nothing_of_its_task_is_measured_on_any(
         (True, "film 'a joke'", None),
     ],
 )
-def test_explain_warns_of_a_pair_too_many_or_too_few(
+def test_explain_refuses_a_pair_too_many_or_too_few(
     pairs: bool, words: str, says: str | None, finished: Path, tmp_path: Path
 ) -> None:
     run = run_with_task(finished, tmp_path / "run", columns=PAIRS) if pairs else finished
-    shown, machine = (tiny.succeeds(f"explain {{run}} {words} {form}", run=run) for form in ("", "--json"))
-    warnings = [line for line in (shown.out + machine.err).splitlines() if line.startswith("warning: ")]
-    assert shown.err == "" and machine.json()
-    assert len(warnings) == (2 if says else 0) and all(str(says) in line for line in warnings)
+    for form in ("", "--json"):
+        done = tiny.thresher(f"explain {{run}} {words} {form}", run=run)
+        assert done.code == (1 if says else 0) and (done.out == "") == bool(says)
+        assert says is None or (says in done.err and len(done.err.splitlines()) == 1)
 
 
 @pytest.mark.parametrize("pairs", [False, True])
-def test_bench_warns_once_of_texts_of_the_other_kind(pairs: bool, finished: Path, tmp_path: Path) -> None:
+def test_bench_refuses_texts_of_the_other_kind(pairs: bool, finished: Path, tmp_path: Path) -> None:
     run = run_with_task(finished, tmp_path / "run", columns=PAIRS) if pairs else finished
     call = "bench {run} --texts {texts} --engines hf --rounds 1 --no-memory --json"
     for rest in ("", "\ta joke"):
         file = tmp_path / "texts.txt"
         file.write_text(f"a good film{rest}\na bad film{rest}\n", encoding="utf-8")
-        done = tiny.succeeds(call, run=run, texts=file)
-        warnings = [line for line in done.err.splitlines() if line.startswith("warning: ")]
-        assert len(warnings) == (pairs != bool(rest)) and done.json()
+        done = tiny.thresher(call, run=run, texts=file)
+        assert done.code == (1 if pairs != bool(rest) else 0)
         own, given = ("pairs of", "single") if pairs else ("single", "pairs of")
-        assert all(f"is for {own} texts, but was given {given} texts" in line for line in warnings)
+        assert (f"is for {own} texts, but was given {given} texts" in done.err) == (done.code == 1)
+
+
+def test_calibrate_refuses_texts_of_another_kind_than_the_run_around_the_model(stock: Stock, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    prune = "prune {model} --train {rows} --out {out} " + tiny.QUICK
+    tiny.succeeds(prune, model=stock.bare, rows=stock.rows, out=run)
+    file = tmp_path / "pairs.txt"
+    file.write_text("".join(f"{text}\ta joke\n" for text, _ in tiny.sentences(64)), encoding="utf-8")
+    places = {"model": run / "dense", "texts": file, "out": tmp_path / "calibrated"}
+    done = tiny.thresher("calibrate {model} --texts {texts} --out {out}", **places)
+    assert done.code == 1 and "dense is for single texts, but was given pairs of texts" in done.err

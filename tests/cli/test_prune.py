@@ -303,10 +303,42 @@ def test_a_run_says_what_it_will_do(stock: Stock, tmp_path: Path) -> None:
     assert "recipe default: method thresher, scores by value, 0.6 of the FLOPs" in said.out
 
 
+@pytest.mark.parametrize("call", [PRUNE, "eval {finished} --test {test}"])
+def test_a_gain_over_the_dense_model_is_put_right(
+    call: str, stock: Stock, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr("thresher.evaluation.gain.gain_notes", lambda *what: given.append(what) or ["trained longer"])
+    places = {"model": stock.head, "rows": stock.rows, "out": tmp_path / "run", "finished": finished}
+    said = tiny.succeeds(call, test=stock.test, **places)
+    assert "trained longer" in said.out
+    quality, recipe = given[0]
+    assert recipe["method"] == "thresher" and all({"dense", "pruned"} <= set(models) for models in quality.values())
+
+
 def test_other_class_names_are_taken_where_that_is_asked_for(stock: Stock, tmp_path: Path) -> None:
     model = tiny.save_model(tmp_path / "model", tiny.classifier_config(("no", "yes")))
-    tiny.succeeds(PRUNE + " --finetune never", model=model, rows=stock.rows, out=tmp_path / "run")
-    assert tiny.manifest(tmp_path / "run")["quality"]
+    places = {"model": model, "rows": stock.rows, "out": tmp_path / "run"}
+    for call in (PRUNE, PRUNE + " --finetune never"):
+        refused = tiny.thresher(call, **places)
+        assert refused.code == 1 and "--class-names negative,positive" in refused.err
+    tiny.succeeds(PRUNE + " --class-names negative,positive", **places)
+    assert tiny.manifest(tmp_path / "run")["task"]["labels"] == ["negative", "positive"]
+
+
+def test_a_classifier_without_class_names_is_told_which_is_which(stock: Stock, tmp_path: Path) -> None:
+    """Taken in alphabetical order, a model whose first class is the positive one would be right on the wrong rows."""
+    from transformers import AutoConfig
+
+    model = tiny.save_model(tmp_path / "model", tiny.config(num_labels=2))
+    places = {"model": model, "rows": stock.rows, "out": tmp_path / "run"}
+    refused = tiny.thresher(PRUNE, **places)
+    assert refused.code == 1 and "LABEL_0, LABEL_1" in refused.err and "nothing says which is which" in refused.err
+    assert not (tmp_path / "run").exists()
+    tiny.succeeds(PRUNE + " --class-names positive,negative", **places)
+    assert AutoConfig.from_pretrained(tmp_path / "run").id2label == {0: "positive", 1: "negative"}
+    found = tiny.succeeds("eval {run} --test {test}", run=tmp_path / "run", test=stock.test)
+    assert "accuracy" in found.out
 
 
 def test_a_head_without_weights_is_not_made_up(stock: Stock, tmp_path: Path) -> None:

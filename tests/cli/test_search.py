@@ -1,6 +1,7 @@
 """thresher search and its files: one small search, its JSON, its figure, and what it refuses."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,9 @@ def test_five_selection_rows_prove_nothing_and_it_says_so(found: tuple[tiny.Said
     said, _ = found
     assert not said.json()["within"]
     assert "No model is within 30 points with 99% confidence" in " ".join(said.err.split())
-    assert "16 rows that took no part" in " ".join(said.err.split())
+    words = " ".join(said.err.split())
+    assert re.search(r"(drop|gain) \d+\.\d\d points on 16 rows that took no part", words)
+    assert "drop -" not in words.replace("interval of the drop -", ""), "a negative drop is a gain"
 
 
 def test_the_run_opens_like_any_other(found: tuple[tiny.Said, Path], stock: Stock) -> None:

@@ -26,7 +26,7 @@ from tests.training.tiny import (
 from thresher.core.cost import dense_macs, paper_macs
 from thresher.errors import DataError, ModelError
 from thresher.evaluation.bootstrap import held_out_drop
-from thresher.evaluation.quality import check_outputs, evaluate, outputs_of, trained_on_pairs
+from thresher.evaluation.quality import check_outputs, evaluate, outputs_of
 from thresher.models.attach import encoder_shape, gates_of, weights_without_gates
 from thresher.tasks.task import Example, Task, TaskSpec
 
@@ -74,15 +74,19 @@ def test_classes_in_another_order_are_not_scored_as_each_other(rows: list[Exampl
         check_outputs(model, task, name="mine")
     with pytest.raises(ModelError, match=refusal):
         evaluate(model, tiny_tokenizer(), task)
-    model.config.id2label = {0: "awful", 1: "fine"}  # other names may well mean the same
-    evaluate(model, tiny_tokenizer(), task)
 
 
-def test_whether_a_run_is_for_pairs_is_known_only_where_it_was_saved() -> None:
-    assert trained_on_pairs({"task": {"columns": {"pair": "b"}}}) is True
-    assert trained_on_pairs({"task": {"columns": {"pair": None}}}) is False
-    for manifest in ({}, {"task": "sst2"}, {"task": {}}, {"task": {"columns": {"text": "a"}}}):
-        assert trained_on_pairs(manifest) is None
+def test_other_classes_are_refused_as_on_the_command_line(rows: list[Example]) -> None:
+    model, task = gated_model(), task_of(rows)
+    model.config.id2label = {0: "awful", 1: "fine"}
+    with pytest.raises(ModelError, match="the model's classes are awful, fine, the task's bad, good; .*id2label"):
+        evaluate(model, tiny_tokenizer(), task)
+    named = task_of(rows, spec=replace(CLASSES, class_order="user"))  # who named them in this order knows
+    assert evaluate(model, tiny_tokenizer(), named).rows == ROWS
+    guessed = task_of(rows, spec=replace(CLASSES, class_order="alphabet"))
+    model.config.id2label = {0: "LABEL_0", 1: "LABEL_1"}
+    with pytest.raises(ModelError, match="nothing says which is which; .* --class-names bad,good"):
+        evaluate(model, tiny_tokenizer(), guessed)
 
 
 @torch.inference_mode()

@@ -9,6 +9,7 @@ from thresher.evaluation.verdict import add_ratios_, judge
 
 def row(engine: str, dtype: str, rate: float, **more: Any) -> dict[str, Any]:
     common = {"mode": None, "quality": 0.9, "relative_flops": 1.0, "engine_relative_flops": None}
+    common |= {"latency_ms_p50": 1000 / rate}
     return {"engine": engine, "dtype": dtype, "texts_per_s": rate, **common, **more}
 
 
@@ -39,14 +40,44 @@ def test_the_verdict_gives_the_share_of_the_flops_ratio_and_the_best_int8_rivals
     assert verdict.int8_unsorted.speedup == 3.0
     assert verdict.int8_unsorted.quality_difference == pytest.approx(0.02)
     assert verdict.int8_sorted is not None and verdict.int8_sorted.speedup == 1.5
-    assert "pruned is 1.50x as fast as dense in int8: 75% of the 2.00x fewer FLOPs" in verdict.text()
+    lines = verdict.text().splitlines()
+    assert lines[0] == (
+        "pruned is 1.50x faster than dense in int8; 2.00x fewer FLOPs in the engine, 2.50x in the paper's count"
+    )
+    assert "pruned int8 is 3.00x faster than the best int8 rival on unsorted texts, openvino, at +2.00" in lines[1]
 
 
-@pytest.mark.parametrize(("pruned", "words"), [(80.0, "20% slower than dense"), (101.0, "no faster than dense")])
+@pytest.mark.parametrize(("pruned", "words"), [(80.0, "1.25x slower than dense"), (101.0, "as fast as dense")])
 def test_it_says_when_pruning_does_not_pay_and_by_how_much(pruned: float, words: str) -> None:
     verdict = judge(table(pruned))
     assert verdict is not None and not verdict.pays
-    assert f"pruning does not pay here: {words}" in verdict.text()
+    assert f"pruned is {words} in int8; 2.00x fewer FLOPs" in verdict.text()
+    assert "\npruning does not pay here; use the dense engine" in verdict.text()
+
+
+def one_text(**latencies: float) -> str:
+    rows = [*table(150.0), row("thresher dense", "bf16", 90.0, engine_relative_flops=1.0)]
+    for found in rows:
+        name = found["engine"].removeprefix("thresher ").split(",")[0]
+        found["latency_ms_p50"] = latencies.get(f"{name}_{found['dtype']}", 20.0)
+    verdict = judge(rows)
+    assert verdict is not None and verdict.one_text is not None
+    return verdict.one_text.text()
+
+
+def test_one_text_that_is_slower_pruned_than_dense_or_than_a_rival_is_said_to_be() -> None:
+    said = one_text(pruned_int8=8.1, dense_int8=7.3, dense_bf16=9.0, onnxruntime_int8=4.1)
+    first, second = said.splitlines()
+    assert first == (
+        "one text alone: thresher pruned int8 8.10 ms, thresher dense int8 7.30 ms, the fastest rival, "
+        "onnxruntime int8 4.10 ms"
+    )
+    assert second == (
+        "for one text at a time pruning does not pay here: pruned is 1.11x slower than dense and 1.98x slower than "
+        "that rival"
+    )
+    assert "pruned is 1.98x slower than that rival" in one_text(pruned_int8=8.1, dense_int8=9.0, onnxruntime_int8=4.1)
+    assert "slower" not in one_text(pruned_int8=3.0, dense_int8=7.3, dense_bf16=3.02, onnxruntime_int8=4.1)
 
 
 def test_dense_is_taken_in_the_arithmetic_of_pruned_even_where_another_is_faster() -> None:
@@ -75,6 +106,6 @@ def test_on_a_gpu_each_side_runs_in_its_fastest_mode_and_all_rivals_count() -> N
     verdict = judge(rows)
     assert verdict is not None and (verdict.mode, verdict.dense_mode, verdict.speedup) == ("graph", "sync", 1.5)
     assert verdict.best_rival is not None and verdict.best_rival.speedup == 2.0
-    assert "dense in fp16 (graph against sync): 75%" in verdict.text()
-    assert "2.00x as fast as the best rival, hugging face, sorted, at -1.00 points of quality" in verdict.text()
+    assert "pruned is 1.50x faster than dense in fp16 (graph against sync); 2.00x fewer FLOPs" in verdict.text()
+    assert "2.00x faster than the best rival, hugging face, sorted, at -1.00 points of quality" in verdict.text()
     assert "int8" not in verdict.text()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from thresher.errors import DataError
+from thresher.errors import DataError, ThresherError
 from thresher.tasks import Task, load_file_task, load_test_file
 from thresher.tasks.files import read_texts
 from thresher.tasks.splits import fingerprint
@@ -36,6 +36,33 @@ def test_one_file_is_split_three_ways(tmp_path: Path) -> None:
     assert "100 rows, 9 of them for selection; 10 rows held out by hash as test" in task.source
     turned = load(write(tmp_path / "turned.jsonl", films(100)[::-1]))
     assert keys(turned) == keys(task)
+
+
+def test_the_users_order_of_classes(tmp_path: Path) -> None:
+    file = write(tmp_path / "films.jsonl", films(100))
+    plain, told = load(file), load(file, class_names=["good", "bad", "mixed"])
+    assert (plain.spec.labels, plain.spec.class_order) == (("bad", "good"), "alphabet")
+    assert (told.spec.labels, told.spec.class_order) == (("good", "bad", "mixed"), "user")
+    assert [row.label for row in told.train] == [1 - row.label for row in plain.train]
+    numbers = [{"text": f"film {i}", "label": i % 2} for i in range(50)]
+    assert load(write(tmp_path / "numbers.jsonl", numbers)).spec.class_order == "task"  # 0 is class 0
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["good", "awful"], "has the labels bad, good, but the classes are good, awful; name all of them"),
+        (["good", "good"], "must be two or more different names"),
+        (["good", ""], "must be two or more different names"),
+        ("good,bad", "must be two or more different names"),
+    ],
+)
+def test_bad_class_names(tmp_path: Path, names: Any, text: str) -> None:
+    with pytest.raises(ThresherError, match=text):
+        load(write(tmp_path / "films.jsonl", films(50)), class_names=names)
+    with pytest.raises(ThresherError, match="are numbers to predict; leave the names out"):
+        rows = [{"text": f"film {i}", "label": i + 0.5} for i in range(50)]
+        load(write(tmp_path / "numbers.jsonl", rows), class_names=["good", "bad"])
 
 
 def test_two_files_and_their_overlap(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_limit_of_one_point_is_in_the_singular(max_drop: float, words: str) ->
         points=points, drops=one, low=one, high=one, expected=one, bounds=one, choice=choice, front=[0]
     )
     said = statement(table, SearchConfig(max_drop=max_drop), rows=1)
-    assert words in said and "on 1 selection row +10.00 points" in said
+    assert words in said and "drop 10.00 points on 1 selection row" in said
 
 
 def test_the_model_returned_is_the_one_measured(done: tuple[Found, Path, Recorder]) -> None:

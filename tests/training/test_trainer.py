@@ -1,6 +1,7 @@
 """The trainer's parts: it repeats itself, each stage does its own, the right checkpoint is kept, families, refusals."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -263,6 +264,19 @@ def test_a_dense_model_with_one_answer_is_named() -> None:
         assert len(said) == constant
 
 
+def test_a_dense_model_below_chance_is_named() -> None:
+    """As one whose classes were named the wrong way round would be."""
+    model, task = gated_model(), keyword_task()
+    judge = trainer_for(model, quick(), task=task).judge
+    answers = judge.predict(judge.batches, pruned=False).logits.argmax(dim=-1).tolist()
+    wrong = [replace(row, label=1 - answer) for row, answer in zip(task.selection, answers, strict=True)]
+    for selection in (wrong, task.selection):
+        recorder = Recorder()
+        given = replace(task, selection=selection)
+        trainer_for(gated_model(), quick(max_steps=1), task=given, progress=recorder).fit()
+        assert any("guessing would be on 50.0%" in text for text in recorder.notes) == (selection is wrong)
+
+
 def test_without_a_target_only_the_score_counts() -> None:
     assert considered((0.7, 0.2), (0.9, 0.9), (0.8, 0.1), target=None) == (0.9, True, 1)
 
@@ -367,6 +381,27 @@ def test_long_rows_are_truncated_and_counted() -> None:
     lengths = [len(example.text.split()) + 2 for example in keyword_task().train]
     assert max(trainer.train_set.lengths) == 8
     assert trainer.train_set.truncated == sum(length > 8 for length in lengths) > 0
+
+
+def test_other_classes_are_refused_unless_the_head_is_trained_for_them() -> None:
+    model = gated_model()
+    model.config.id2label = {0: "awful", 1: "fine"}
+    with pytest.raises(ModelError, match="the model's classes are awful, fine, the task's bad, good"):
+        trainer_for(model, quick())
+    trainer_for(model, quick(), finetune=True)
+    assert model.config.id2label == {0: "bad", 1: "good"}
+
+
+def test_classes_without_names_are_not_named_by_the_alphabet() -> None:
+    """LABEL_0 may as well be the class whose name comes last: training would turn the model round in silence."""
+    task = keyword_task()
+    guessed = replace(task, spec=replace(task.spec, class_order="alphabet"))
+    with pytest.raises(ModelError, match="LABEL_0, LABEL_1, those of the rows bad, good, and nothing says which"):
+        trainer_for(gated_model(), quick(), task=guessed)
+    trainer_for(gated_model(), quick(), task=guessed, finetune=True)
+    model = gated_model()
+    trainer_for(model, quick(), task=replace(task, spec=replace(task.spec, class_order="user")))
+    assert model.config.id2label == {0: "bad", 1: "good"}
 
 
 def test_classes_in_another_order_are_refused_before_any_work() -> None:

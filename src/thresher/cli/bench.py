@@ -31,31 +31,32 @@ if TYPE_CHECKING:
     from thresher.tasks.encode import Encoded
 
 CALIBRATION_TEXTS = 128
-WIDTH = 120
 RIVAL_PACKAGES = {"cpu": ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf"), "cuda": ("triton",)}
 # Rows that need calibration texts, and their names in the lines below the table.
 CALIBRATED = {"openvino int8": "openvino int8", "thresher dense int8-static": "int8-static"}
 SHORT = {
     "hugging face": "HF",
-    "hugging face, sorted": "HF, sorted",
+    "hugging face, sorted": "HF sorted",
     "hugging face eager": "HF eager",
     "hugging face compiled": "HF compiled",
-    "thresher dense": "packed, dense",
-    "thresher pruned": "packed, pruned",
+    "onnxruntime, sorted": "onnxruntime sorted",
+    "openvino, sorted": "openvino sorted",
 }
 COLUMNS = (
-    "per s: texts per second, median and range; x HF: over HF fp32; x best: over the fastest row that is not ours;\n"
-    "p50, p95: ms of one text; agree: same decisions as HF fp32; FLOPs: paper's count, at most so many\n"
+    "per s: texts per second, median of the rounds; x HF: over HF fp32;\n"
+    "x best: over the fastest row that is not ours; ms: of one text alone, median;\n"
+    "agree: same decisions as HF fp32; FLOPs: paper's count, at most so many\n"
     "where the last layer is not down to the first token; MiB: "
 )
 LEGEND = {
     "cpu": (
-        "HF, onnxruntime, openvino: dense, padded (sorted: texts by length); packed: ours, no padding.\n"
-        f"{COLUMNS}peak, in a process alone."
+        "HF, onnxruntime, openvino: dense, padded (sorted: texts by length);\n"
+        f"thresher: ours, no padding. {COLUMNS}peak, in a process alone."
     ),
     "cuda": (
-        "HF: dense, padded (sorted: texts by length; compiled: all to one width); torch unpadded: dense;\n"
-        "packed: ours, no padding (graph: in CUDA graphs; sync: library products). Times are from host to host.\n"
+        "HF: dense, padded (sorted: texts by length; compiled: all to one width);\n"
+        "torch unpadded: dense; thresher: ours, no padding (graph: in CUDA graphs;\n"
+        "sync: library products). Times are from host to host.\n"
         f"{COLUMNS}peak on the GPU."
     ),
 }
@@ -105,13 +106,14 @@ def bench(
 
     import torch
 
-    from thresher.cli.output import console, print_json, quiet_libraries, warn_of_pairs
+    from thresher.cli.output import console, print_json, quiet_libraries
     from thresher.errors import ConfigError
     from thresher.evaluation.lineup import Material, dense_of, parse_engines
     from thresher.evaluation.quality import check_outputs
     from thresher.evaluation.verdict import judge
     from thresher.models.attach import gates_of
     from thresher.models.checkpoint import load, read_manifest
+    from thresher.models.pairs import check_pairs
     from thresher.records import append_record, check_appendable
     from thresher.tasks.encode import encode, usable_positions
     from thresher.tasks.files import read_texts
@@ -131,6 +133,8 @@ def bench(
         raise ConfigError(f"--texts {texts} stands alone; leave out --task, --data, --test and the columns")
     else:
         labelled, examples = None, read_texts(texts)
+    if labelled is None:
+        check_pairs(manifest, given_pairs=examples[0].pair is not None, name=run)  # encode wants all alike
     quiet_libraries()
     if threads is not None:
         torch.set_num_threads(threads)
@@ -147,7 +151,6 @@ def bench(
     encoded = encode(tokenizer, examples[:rows], **limits).rows
     calibration, source = _calibration(labelled.train if labelled else [], examples, rows)
     screen = console(as_json)
-    warn_of_pairs(screen, manifest, run=run, given_pairs=examples[0].pair is not None)  # encode wants all alike
     dense = dense_of(run, checkpoint)
     with tempfile.TemporaryDirectory() as work:
         material = Material(
@@ -262,11 +265,10 @@ def _measure(plan: _Plan, model: Any, screen: "Console") -> tuple[list[dict[str,
 
 def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
     """The table, what it means, who is missing and what follows."""
-    if not screen.is_terminal:
-        screen.width = max(screen.width, WIDTH)  # a pipe or a file has no width of its own
     screen.print(_table(result))
+    screen.print(_unsteady(result["rows"]))
     screen.print(LEGEND[result["device_type"]])
-    screen.print(f"weights of all rows but packed, pruned: {result['rivals']}", markup=False, soft_wrap=True)
+    screen.print(f"weights of all rows but thresher pruned: {result['rivals']}", markup=False, soft_wrap=True)
     if result["device_type"] == "cuda":
         kinds = {SHORT.get(row["engine"], row["engine"]): row["attention"] for row in result["rows"]}
         for kind in dict.fromkeys(filter(None, kinds.values())):
@@ -280,6 +282,17 @@ def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
         used = result["calibration"]
         screen.print(f"calibrated on {used['texts']} {used['source']}: {', '.join(calibrated)}")
     screen.print(verdict)
+
+
+def _unsteady(rows: list[dict[str, Any]]) -> str:
+    """How far the rounds of one row lie apart at most: what of a difference may be the machine's doing."""
+
+    def spread(row: dict[str, Any]) -> float:
+        return float((row["texts_per_s_high"] - row["texts_per_s_low"]) / row["texts_per_s"])
+
+    worst = max(rows, key=spread)
+    name = f"{SHORT.get(worst['engine'], worst['engine'])} {_arithmetic(worst)}"
+    return f"rounds of one row differ by up to {100 * spread(worst):.0f}% ({name}); ranges and p95 are in --json"
 
 
 def _missing_rows(missing: list[dict[str, Any]]) -> dict[str, list[str]]:
@@ -325,21 +338,20 @@ def _table(result: dict[str, Any]) -> "Table":
 
     where = f"{result['threads']} threads" if result["device_type"] == "cpu" else result["device"]
     title = f"{result['texts']} texts of {result['mean_length']:.1f} tokens, batch {result['batch_size']}, {where}"
-    table = Table(title=title, title_justify="left")
+    # 80 columns: no lines between columns, and what a table is not read for (ranges, p95) is left to --json.
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("engine", "dtype"):
         table.add_column(name, no_wrap=True)
-    for name in ("per s", "range", "x HF", "x best", "p50", "p95", "score", "agree", "FLOPs", "MiB"):
+    for name in ("per s", "x HF", "x best", "ms", "score", "agree", "FLOPs", "MiB"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in result["rows"]:
         table.add_row(
             SHORT.get(row["engine"], row["engine"]),
             _arithmetic(row),
             f"{row['texts_per_s']:.0f}",
-            f"{row['texts_per_s_low']:.0f}-{row['texts_per_s_high']:.0f}",
             f"{row['ratio_hugging_face']:.2f}",
             f"{row['ratio_best_rival']:.2f}",
             _ms(row["latency_ms_p50"]),
-            _ms(row["latency_ms_p95"]),
             "-" if row["quality"] is None else f"{100 * row['quality']:.2f}",
             f"{100 * row['agreement']:.1f}",
             f"{row['relative_flops']:.2f}",

@@ -59,6 +59,7 @@ def calibrate(
     from thresher.evaluation.training_free import Sample, check_reachable, fit
     from thresher.models.attach import encoder_shape, gates_of, prune_
     from thresher.models.checkpoint import save
+    from thresher.models.pairs import check_pairs
     from thresher.records import provenance
 
     goal = _goal(agreement, target_flops)
@@ -69,6 +70,8 @@ def calibrate(
     check_place(out, overwrite=overwrite)
     examples, named = _load_texts(texts, task, data)
     fitting, judging = split_texts(examples, rows)
+    pairs = examples[0].pair is not None  # encode wants all alike
+    check_pairs(_run_around(model), given_pairs=pairs, name=model)
     quiet_libraries()
     network, tokenizer = _load_classifier(model, named)
     encoded = [_encode(network, tokenizer, part, max_length) for part in (fitting, judging)]
@@ -92,7 +95,7 @@ def calibrate(
     gates_of(network).set_thresholds(fitted.thresholds)
     block: dict[str, Any] = {
         "goal": asdict(goal),
-        "texts": {"fit": len(fitting), "judge": len(judging), "source": _source(texts, named)},
+        "texts": {"fit": len(fitting), "judge": len(judging), "source": _source(texts, named), "pairs": pairs},
         "dtype": packed.backend.dtype,
         "fit": {"agreement": fitted.agreement, "relative_flops": fitted.relative_flops},
         "expected": asdict(judged),
@@ -166,6 +169,15 @@ def _load_classifier(model: str, named: "Task | None") -> tuple[Any, Any]:
     if named is not None:
         check_outputs(network, named, name=model)
     return network, tokenizer
+
+
+def _run_around(model: str) -> dict[str, Any]:
+    """What the run says whose folder dense/ this model is; nothing of any other model."""
+    from thresher.models.checkpoint import MANIFEST, read_manifest
+
+    folder = Path(model).expanduser()
+    inside = folder.name == "dense" and (folder.parent / MANIFEST).is_file()
+    return read_manifest(folder.parent) if inside else {}
 
 
 def _encode(network: Any, tokenizer: Any, examples: "list[Example]", max_length: int | None) -> "EncodedSet":

@@ -32,7 +32,15 @@ def demo(
     """
     from rich.markup import escape
 
-    from thresher.cli.output import console, layers_table, percent, print_json, quality_table, quiet_libraries
+    from thresher.cli.output import (
+        console,
+        layers_table,
+        percent,
+        print_gains,
+        print_json,
+        quality_table,
+        quiet_libraries,
+    )
     from thresher.cli.pipeline import Job
     from thresher.config import score_of
     from thresher.records import write_json
@@ -67,6 +75,7 @@ def demo(
     }
     write_json(out / SUMMARY, summary)  # at once: a demo that is stopped later may be run again
     screen.print(quality_table("Rotten Tomatoes, test rows", {"dense": dense, "pruned": pruned}))
+    print_gains(screen, report["quality"], job.train.to_dict())
     screen.print(layers_table(pruned))
     _explain_sentences(outcome, job, screen)
     screen.print(

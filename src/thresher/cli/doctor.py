@@ -57,7 +57,8 @@ def doctor(
     table.add_row("probe of products", f"{times} (threads: {found['probe']['threads']})")
     table.add_row("remembered in", escape(found["probe"]["cache"] or "nothing: its folder cannot be written"))
     for name, run in (("engine", found["engine"]), ("engine, quantized run", found["engine_quantized"])):
-        table.add_row(name, f"{run['device']}, {run['dtype']}: {run['why']}")
+        why = run["why"].replace(f" ({times})", "")  # they stand two rows above
+        table.add_row(name, f"{run['device']}, {run['dtype']}: {why}")
     table.add_row("model families", ", ".join(found["model_families"]))
     table.add_row("optional parts", escape("\n".join(f"{name}, {state}" for name, state in found["packages"].items())))
     console(as_json).print(table)
@@ -97,7 +98,7 @@ def _engine(*, fresh: bool) -> dict[str, Any]:
     device, found = choose_place()
 
     def choice(*, quantized: bool) -> dict[str, str]:
-        dtype, why = choose_dtype(device, quantized=quantized)
+        dtype, why = choose_dtype(device, quantized=quantized, times=times)
         return {"device": device, "dtype": dtype, "why": f"{why}; {found}"}
 
     return {

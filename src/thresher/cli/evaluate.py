@@ -41,12 +41,21 @@ def evaluate(
     from rich.markup import escape
 
     from thresher.cli.measure import Version, measure
-    from thresher.cli.output import console, layers_table, print_json, quality_table, quartile_table, quiet_libraries
+    from thresher.cli.output import (
+        console,
+        layers_table,
+        print_gains,
+        print_json,
+        quality_table,
+        quartile_table,
+        quiet_libraries,
+    )
     from thresher.errors import ConfigError
     from thresher.evaluation.lineup import dense_of
     from thresher.evaluation.quality import check_outputs
     from thresher.models.checkpoint import load, load_dense, read_manifest
     from thresher.records import provenance
+    from thresher.tasks.remembered import seen_in_training
 
     if max_length is not None and max_length < 4:
         raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
@@ -64,6 +73,10 @@ def evaluate(
         weights = load_dense(dense.folder, whole=True)[0].state_dict()
         versions = {"dense": Version(weights, pruned=False), **versions}
     screen = console(as_json)
+    screen.print(escape(f"rows: {rows.source}"))
+    if test is not None:
+        for text in seen_in_training(manifest.get("task", {}), test, rows.test["test"]):
+            screen.print(text, style="yellow", markup=False)
     found = measure(checkpoint.model, checkpoint.tokenizer, rows, versions, max_length=max_length, screen=screen)
     for split, models in found.items():
         screen.print(quality_table(f"{rows.spec.name} {split}", models))
@@ -71,6 +84,7 @@ def evaluate(
         screen.print(quartile_table(models["pruned"]))
         if models["pruned"]["truncated"]:
             screen.print(f"{models['pruned']['truncated']} of {models['pruned']['rows']} rows were truncated")
+    print_gains(screen, found, manifest.get("recipe"))
     screen.print(escape(_legend(dense, run, manifest)))
     if as_json:
         print_json({"run": str(run), "task": rows.spec.name, "splits": found, **provenance(device=place, seed=None)})

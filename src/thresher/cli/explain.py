@@ -27,19 +27,20 @@ def explain(
 
     Example: thresher explain runs/demo "a gripping film that never lets go"
     """
-    from thresher.cli.output import console, print_json, quiet_libraries, warn_of_pairs
+    from thresher.cli.output import console, print_json, quiet_libraries
     from thresher.errors import DataError, RunError
     from thresher.evaluation.explain import explain as explain_text
     from thresher.evaluation.lineup import dense_of
     from thresher.models.checkpoint import load
+    from thresher.models.pairs import check_pairs
     from thresher.records import write_text
 
     if not text.strip() or (pair is not None and not pair.strip()):
         raise DataError("the text is empty; give at least one word")
     quiet_libraries()
     checkpoint = load(run)
+    check_pairs(checkpoint.manifest, given_pairs=pair is not None, name=run)
     screen = console(as_json)
-    warn_of_pairs(screen, checkpoint.manifest, run=run, given_pairs=pair is not None)
     length = trained_length(checkpoint.manifest)
     found = explain_text(checkpoint.model, checkpoint.tokenizer, text, pair, max_length=length)
     folder = dense_of(run, checkpoint).folder

@@ -41,6 +41,14 @@ GroupColumn = Annotated[
 Separator = Annotated[
     str | None, typer.Option("--separator", help="what stands between several labels in one cell, such as '|'")
 ]
+ClassNames = Annotated[
+    str | None,
+    typer.Option(
+        "--class-names",
+        metavar="NEG,POS",
+        help="the label column's classes in the order of the model's outputs, for a head that calls them otherwise",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="any other setting of the two tables, such as clip=0.5"),
@@ -72,9 +80,11 @@ def load_training_rows(
     selection: Path | None,
     regression: bool | None,
     kind: dict[str, Any] | None = None,
+    class_names: str | None = None,
 ) -> "Task":
     """Rows to train with: a named task's, or the user's own files. `kind`: what `kind_of` makes of the flags."""
     from thresher.tasks import load_file_task
+    from thresher.tasks.class_order import parse_class_names
 
     if (task is None) == (train is None):
         raise ConfigError("give either --task NAME or --train FILE")
@@ -91,14 +101,16 @@ def load_training_rows(
             label_column=label or "label",
             regression=regression,
             **(kind or {}),
+            class_names=parse_class_names(class_names),
         )
     for flag, file in (("test", test), ("selection", selection)):
         if file is not None:
             raise ConfigError(f"--{flag} {file} goes with --train FILE; task {task} has its own {flag} rows")
-    if any(columns) or regression is not None or kind:
-        more = "--regression and --classes go" if not kind else "--rerank, --embed, --group-column and --separator go"
+    if any(columns) or regression is not None or class_names is not None or kind:
+        plain = "--class-names, --regression and --classes"
+        more = "--rerank, --embed, --group-column and --separator" if kind else plain
         raise ConfigError(
-            f"--text-column, --pair-column, --label-column, {more} with --train FILE; task {task} is fixed"
+            f"--text-column, --pair-column, --label-column, {more} go with --train FILE; task {task} is fixed"
         )
     return load_named_task(str(task), data)
 
@@ -128,6 +140,7 @@ def load_test_rows(
     """
     from thresher.models.checkpoint import MANIFEST
     from thresher.tasks import load_test_file, task_names
+    from thresher.tasks.remembered import rows_held_out
 
     trained_on = manifest.get("task", {})
     if not isinstance(trained_on, dict):
@@ -152,7 +165,11 @@ def load_test_rows(
             separator=trained_on.get("separator"),
         )
     name = task or trained_on.get("name")
-    if name not in task_names() and task is None:
+    if task is None and data is None and "files" in trained_on:
+        held_out = rows_held_out(trained_on)
+        if held_out is not None:
+            return held_out
+    if (name not in task_names() or "files" in trained_on) and task is None:
         raise ConfigError(f"{run} {made_how(manifest)}; give rows to measure on with {ways}")
     return load_named_task(str(name), data)
 

@@ -9,7 +9,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -101,16 +101,6 @@ def quiet_libraries() -> None:
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def warn_of_pairs(screen: Console, manifest: Mapping[str, Any], *, run: object, given_pairs: bool) -> None:
-    """One line where the inputs are not of the kind that the run is for, as far as its thresher.json says."""
-    from thresher.evaluation.quality import other_kind
-
-    if other := other_kind(manifest, given_pairs=given_pairs):
-        own, given = other
-        text = f"warning: {run} is for {own}, but was given {given}; its predictions on them say little"
-        screen.print(text, style="yellow", markup=False, soft_wrap=True)
-
-
 def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}%"
 
@@ -130,6 +120,14 @@ def quality_table(title: str, rows: dict[str, dict[str, Any]]) -> Table:
         metrics = [f"{100 * row['metrics'][name]:.2f}" for name in names]
         table.add_row(name, *metrics, cost, f"{row['gflops']:.3f}", str(row["rows"]))
     return table
+
+
+def print_gains(screen: Console, quality: dict[str, dict[str, dict[str, Any]]], recipe: Any) -> None:
+    """Where pruned is ahead of dense, what else may be the reason. quality: split -> model -> Quality.to_dict()."""
+    from thresher.evaluation.gain import gain_notes
+
+    for text in gain_notes(quality, recipe):
+        screen.print(text, markup=False)
 
 
 def layers_table(quality: dict[str, Any]) -> Table:

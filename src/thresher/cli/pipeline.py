@@ -63,7 +63,7 @@ def job_of(given: dict[str, Any], *, train: TrainConfig, prune: dict[str, Any]) 
         raise ConfigError(f"finetune = {given['finetune']!r} is not one of: auto, always, never")
     columns = (given["text_column"], given["pair_column"], given["label_column"])
     rows = load_training_rows(
-        **{name: given[name] for name in ("task", "data", "train", "test", "selection", "regression")},
+        **{name: given[name] for name in ("task", "data", "train", "test", "selection", "regression", "class_names")},
         columns=columns,
         kind=kind_of(given),
     )
@@ -191,6 +191,7 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
     import torch
 
     from thresher.models.checkpoint import has_head, load_dense
+    from thresher.models.classes import check_classes, name_classes_
 
     torch.manual_seed(job.train.seed)  # a new head's weights are part of the run
     spec = job.task.spec
@@ -208,7 +209,9 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
         )
     if fits and job.finetune != "always":
         model, tokenizer = load_dense(job.model, whole=True)
-        _check_classes(model, spec.labels, asked_for=job.finetune == "never")
+        asked_for = job.finetune == "never"
+        check_classes(model, spec.labels, order=spec.class_order, forgiven=asked_for)
+        name_classes_(model, spec.labels, anew=asked_for)
         return model, tokenizer, False
     labels = dict(enumerate(spec.labels or (spec.means,)))
     model, tokenizer = load_dense(
@@ -228,19 +231,6 @@ def check_dense(model: str) -> None:
     if is_run(model):
         dense = " (it has one in its folder dense/)" if (Path(expanded(model)) / "dense").is_dir() else ""
         raise ModelError(f"{model} is a pruned run with thresholds of its own; give a dense model{dense}")
-
-
-def _check_classes(model: Any, labels: tuple[str, ...], *, asked_for: bool) -> None:
-    """A head with other classes than the task's would teach the wrong ones; `asked_for` forgives other names."""
-    from thresher.models.classes import check_class_order, class_names, how_classes_differ
-
-    check_class_order(model, labels)
-    own = class_names(model)
-    if how_classes_differ(own, labels) and not asked_for:
-        raise ModelError(
-            f"the model's classes are {', '.join(own)}, the task's {', '.join(labels)}; train a new head with "
-            "--finetune always, or take the one there is with --finetune never"
-        )
 
 
 def prune_config(settings: dict[str, Any], tokenizer: Any, head: "Head | None" = None) -> PruneConfig:

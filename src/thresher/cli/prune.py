@@ -8,6 +8,7 @@ import typer
 
 from thresher.cli.options import (
     AsJson,
+    ClassNames,
     DataFolder,
     Device,
     Embed,
@@ -58,6 +59,7 @@ def prune(
     embed: Embed = False,
     group_column: GroupColumn = None,
     separator: Separator = None,
+    class_names: ClassNames = None,
     method: Annotated[str | None, _train("method")] = None,
     target_flops: Annotated[float | None, _train("target_flops")] = None,
     max_drop: Annotated[
@@ -98,7 +100,7 @@ def prune(
     """
     from rich.markup import escape
 
-    from thresher.cli.output import console, layers_table, print_json, quality_table, quiet_libraries
+    from thresher.cli.output import console, layers_table, print_gains, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import job_of, run_job
     from thresher.cli.search import search_job, search_settings
 
@@ -113,6 +115,7 @@ def prune(
         return
     for split, models in outcome.report["quality"].items():
         screen.print(quality_table(f"{job.task.spec.name} {split}", models))
+    print_gains(screen, outcome.report["quality"], job.train.to_dict())
     screen.print(layers_table(next(iter(outcome.report["quality"].values()))["pruned"]))
     screen.print(escape(f'saved {out}; see it at work: thresher explain {out} "some text"'))
     if as_json:

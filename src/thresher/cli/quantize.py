@@ -143,6 +143,7 @@ def _load_rows(
         pair_column=pair or known.get("pair"),
         label_column=label or known.get("label") or "label",
         regression=None if classes is None else not classes,
+        class_names=classes or None,
     )
     if classes is not None and list(found.spec.labels) != list(classes):
         wanted, got = ", ".join(classes) or "numbers", ", ".join(found.spec.labels) or "numbers"

@@ -7,6 +7,7 @@ import typer
 
 from thresher.cli.options import (
     AsJson,
+    ClassNames,
     DataFolder,
     Device,
     Embed,
@@ -67,6 +68,7 @@ def search(
     embed: Embed = False,
     group_column: GroupColumn = None,
     separator: Separator = None,
+    class_names: ClassNames = None,
     recipe: Annotated[str | None, _train("recipe")] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with the tables \\[prune] and \\[train]; flags override it")
@@ -94,7 +96,7 @@ def search(
     """
     from rich.markup import escape
 
-    from thresher.cli.output import console, print_json, quality_table, quiet_libraries
+    from thresher.cli.output import console, print_gains, print_json, quality_table, quiet_libraries
     from thresher.cli.pipeline import job_of
     from thresher.cli.prune import configured
     from thresher.training.search.chain import check_settings
@@ -110,6 +112,7 @@ def search(
     report = search_job(job, limits, screen).report
     for split, models in report["quality"].items():
         screen.print(quality_table(f"{job.task.spec.name} {split}", models))
+    print_gains(screen, report["quality"], job.train.to_dict())
     screen.print(escape(f"saved {out}, with pareto.json, pareto.svg and pareto.png"))
     if as_json:
         print_json({"out": str(out), **report})
@@ -197,7 +200,9 @@ def search_job(job: "Job", settings: SearchConfig, screen: "Console") -> "Outcom
 
 
 def _said(drop: dict[str, Any]) -> str:
+    from thresher.tasks.said import drop_or_gain
+
     return (
-        f"drop {100 * drop['drop']:+.2f} points on {drop['rows']:,} rows that took no part, "
-        f"95% interval {100 * drop['low']:+.2f} to {100 * drop['high']:+.2f} (paired bootstrap)"
+        f"{drop_or_gain(drop['drop'])} on {drop['rows']:,} rows that took no part, "
+        f"95% interval of the drop {100 * drop['low']:+.2f} to {100 * drop['high']:+.2f} (paired bootstrap)"
     )

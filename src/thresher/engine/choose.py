@@ -1,6 +1,6 @@
 """Which device, backend and arithmetic to use here, and why. Nothing falls back in silence."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -86,12 +86,16 @@ def choose_place(dtype: str = "auto") -> tuple[str, str]:
     return ("cpu", problem) if problem else ("cuda", f"on the GPU found here ({torch.cuda.get_device_name()})")
 
 
-def choose_dtype(device: str = "cpu", *, quantized: bool = False) -> tuple[str, str]:
-    """The fastest arithmetic that does not change a model's quality unseen: int8 only where it was measured."""
+def choose_dtype(
+    device: str = "cpu", *, quantized: bool = False, times: Mapping[str, float] | None = None
+) -> tuple[str, str]:
+    """The fastest arithmetic that does not change a model's quality unseen: int8 only where it was measured.
+
+    `times` are those of a probe that was made already."""
     if device == "cuda":
         why = "half precision with float32 scores and sums"
         return "fp16", f"{why}; the int8 steps of a quantized run are for the CPU" if quantized else why
-    times = probe()
+    times = probe() if times is None else times
     measured = ", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())
     best = min(("fp32", "bf16"), key=lambda name: times[name])
     why = f"the faster of fp32 and bf16 in a timed probe ({measured})"

@@ -12,10 +12,11 @@ from torch import Tensor
 from thresher.core.cost import EncoderShape, dense_macs, engine_relative_flops, flops, paper_macs, relative_flops
 from thresher.errors import DataError
 from thresher.models.attach import encoder_shape, gates_of, length_in_training
-from thresher.models.classes import check_class_order, how_classes_differ
+from thresher.models.classes import check_class_order, check_classes, how_classes_differ
+from thresher.models.pairs import other_kind
 from thresher.models.predict import Predictions, predict
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
-from thresher.tasks.task import Example, Task, TaskSpec
+from thresher.tasks.task import Example, Task
 from thresher.tasks.truth import Truth
 
 
@@ -60,30 +61,12 @@ def check_outputs(model: Any, task: Task, *, name: object, manifest: Mapping[str
     outputs = model.config.num_labels
     if task.spec.num_labels and outputs != task.spec.num_labels:
         raise DataError(f"{name} has {outputs} outputs, but task {task.spec.name} has {task.spec.num_labels}")
-    check_classes_of(model, task.spec)
+    if task.spec.labels:
+        check_class_order(model, task.spec.labels)
     _check_classes(_trained_on(manifest or {}).get("labels"), task, name=name)
     if other := other_kind(manifest or {}, given_pairs=task.spec.pair_column is not None):
         own, given = other
         raise DataError(f"{name} is for {own}, but task {task.spec.name} has {given}; give rows like the run's own")
-
-
-def check_classes_of(model: Any, spec: TaskSpec) -> None:
-    if spec.labels:
-        check_class_order(model, spec.labels)
-
-
-def other_kind(manifest: Mapping[str, Any], *, given_pairs: bool) -> tuple[str, str] | None:
-    """What the run is for and what it is given, where that is pairs of texts and single ones, or the other way."""
-    pairs = trained_on_pairs(manifest)
-    if pairs is None or pairs == given_pairs:
-        return None
-    return ("pairs of texts", "single texts") if pairs else ("single texts", "pairs of texts")
-
-
-def trained_on_pairs(manifest: Mapping[str, Any]) -> bool | None:
-    """Whether the run is for pairs of texts; None where its thresher.json does not say."""
-    columns = _trained_on(manifest).get("columns")
-    return bool(columns["pair"]) if isinstance(columns, dict) and "pair" in columns else None
 
 
 def _trained_on(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +112,8 @@ def evaluate(
     if not examples:
         known = ", ".join(known for known, rows in task.test.items() if rows) or "none"
         raise DataError(f"task {task.spec.name} has no test rows in split '{name}'; splits with rows: {known}")
-    check_classes_of(model, task.spec)
+    if task.spec.labels:
+        check_classes(model, task.spec.labels, order=task.spec.class_order)
     data = encoded_rows(model, tokenizer, task, examples, max_length=max_length)
     batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
     found = predict(model, batches, pruned=pruned, on_batch=on_batch)

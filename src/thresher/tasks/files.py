@@ -1,11 +1,13 @@
 """A task from the user's own files."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from thresher.errors import DataError
+from thresher.tasks.class_order import in_order, order_of
 from thresher.tasks.labels import Labels, Relevance, learn_labels, listed, raw_labels
 from thresher.tasks.metrics import LABEL_METRICS, REGRESSION_METRICS
 from thresher.tasks.ranking import RANK_METRICS
@@ -75,13 +77,7 @@ class Columns:
         return name not in self.optional or name in table.columns
 
 
-class Readable(Protocol):
-    """What reads a label column: classes, numbers, or several labels a row."""
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
-
-    def read(self, table: Table, column: str) -> Sequence[Label]: ...
+Readable = Labels | SeveralLabels  # what reads a label column: classes, numbers, or several labels a row
 
 
 def load_file_task(
@@ -96,6 +92,7 @@ def load_file_task(
     means: str | None = None,
     group_column: str | None = None,
     separator: str | None = None,
+    class_names: Sequence[str] | None = None,
 ) -> Task:
     """Read training rows, and test rows from `test` or from a tenth of the training rows chosen by their hash.
 
@@ -106,6 +103,8 @@ def load_file_task(
     rerankers: the text is a query and the pair a document; labels, 0 and 1 or graded relevance, are read in those files
     that have them, and rows of a query, the same text or the same in `group_column`, stay together.
     `means="embedding"` takes texts alone, and pairs with a similarity in those files that have them.
+    `class_names` are the classes in the order of the model's outputs; without them words are in alphabetical order, and
+    a model whose classes have other names, or none, is refused.
     """
     train, test, chosen_by = Path(train), *(None if file is None else Path(file) for file in (test, selection))
     means = _meaning(means, regression=regression, separator=separator, pair=pair_column, group=group_column)
@@ -113,6 +112,7 @@ def load_file_task(
     table = columns.read(train)
     labels = _labels(table, label_column, means=means, regression=regression, separator=separator)
     key = query_of if means == "score" else fingerprint
+    labels = labels if class_names is None else in_order(labels, class_names, where=train)
     chosen = [] if chosen_by is None else columns.examples(columns.read(chosen_by), labels)
     rows = columns.examples(table, labels)
     rows = _without(rows, chosen, key) if chosen else rows
@@ -135,11 +135,28 @@ def load_file_task(
         kept, leaked = rows, len(rows) - len(_without(rows, reported, key))
         choosing = f"{len(chosen):,} rows for selection from {chosen_by}"
     _check_enough(train, kept=kept, selection=chosen, alone=test is None, means=means)
-    spec = _spec(train, columns, labels, means=means)
+    spec = _spec(train, columns, labels, means=means, class_order=order_of(labels, class_names))
     _check_read_somewhere(spec, [kept, chosen, *tests.values()], default=label_column == "label")
     classes = f"; {spec.means} {listed(spec.labels)}" if spec.labels else ""
+    if spec.means == "value":
+        classes = _range_of(kept, decided=regression is None)
     source = f"{train}: {len(table.rows):,} rows, {choosing}; {tested}{classes}{leak_note(leaked)}"
-    return Task(spec, kept, chosen, tests, source)
+    given = {"train": train, "test": test, "selection": chosen_by}
+    files = {name: {"path": str(path), "sha256": digest_of(path)} for name, path in given.items() if path is not None}
+    return Task(spec, kept, chosen, tests, source, files=files)
+
+
+def digest_of(file: Path) -> str:
+    """By which a file is known again, wherever it lies."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _range_of(rows: list[Example], *, decided: bool) -> str:
+    """What numbers there are to predict, and whether that they are to be predicted was `decided` by looking at them."""
+    numbers = [row.label for row in rows if isinstance(row.label, float | int)]
+    why = "; they have fractions, so this is a regression (say --classes if they name classes)" if decided else ""
+    return f"; labels are numbers from {min(numbers):g} to {max(numbers):g}{why}"
 
 
 def load_test_file(
@@ -202,7 +219,7 @@ def _labels(
     return labels
 
 
-def _spec(file: Path, columns: Columns, labels: Readable, *, means: str | None) -> TaskSpec:
+def _spec(file: Path, columns: Columns, labels: Readable, *, means: str | None, class_order: str = "task") -> TaskSpec:
     means = means or ("labels" if isinstance(labels, SeveralLabels) else "classes" if labels.names else "value")
     judged = {
         "classes": ("accuracy",),
@@ -219,6 +236,7 @@ def _spec(file: Path, columns: Columns, labels: Readable, *, means: str | None) 
         metrics=judged[means],
         label_column=columns.label,
         means=means,
+        class_order=class_order,
         group_column=columns.group,
         separator=labels.separator if isinstance(labels, SeveralLabels) else None,
     )

@@ -35,6 +35,9 @@ class TaskSpec:
     `means` is what outputs are, one of `core.heads.MEANINGS`; not given, it is classes, or a value where there are no
     labels. The mean of `metrics` is the score of labelled rows; rows without labels are judged by their agreement with
     the dense model.
+
+    `class_order` says who put `labels` in their order: the "task" itself, the "user", or, knowing nothing, the
+    "alphabet".
     """
 
     name: str
@@ -46,6 +49,7 @@ class TaskSpec:
     means: str = ""
     group_column: str | None = None
     separator: str | None = None  # between several labels in one cell
+    class_order: str = "task"
 
     def __post_init__(self) -> None:
         means = self.means or ("classes" if self.labels else "value")
@@ -111,6 +115,7 @@ class Task:
     test: dict[str, list[Example]]
     source: str
     left_out: list[Example] = field(default_factory=list)
+    files: dict[str, dict[str, str]] = field(default_factory=dict)  # the user's own: path and sha256 of each
 
     def describe(self) -> dict[str, Any]:
         """What a saved run remembers of its task."""
@@ -119,7 +124,8 @@ class Task:
         columns |= {} if spec.group_column is None else {"group": spec.group_column}
         about = {"name": spec.name, "labels": list(spec.labels), "columns": columns, "source": self.source}
         about |= {} if spec.means in ("classes", "value") else {"means": spec.means}
-        return about if spec.separator is None else {**about, "separator": spec.separator}
+        about |= {} if spec.separator is None else {"separator": spec.separator}
+        return {**about, **({"files": self.files} if self.files else {})}
 
     def score(
         self, predictions: NDArray[np.floating], labels: Truth | NDArray[np.number] | Sequence[float | int]

@@ -4,13 +4,13 @@ from typing import Any
 
 from thresher.config import TrainConfig
 from thresher.errors import ConfigError, DataError
-from thresher.models.classes import check_class_order
+from thresher.models.classes import check_class_order, check_classes
 from thresher.tasks.task import Task, TaskSpec, labelled
 from thresher.training.method import Method
 
 
-def check_given(model: Any, task: Task, config: TrainConfig, method: type[Method], *, finetune: bool = False) -> None:
-    """Model, rows and settings must fit together."""
+def check_given(model: Any, task: Task, config: TrainConfig, method: type[Method], *, finetune: bool) -> None:
+    """Model, rows and settings must fit together; a new head, about to be trained, may have been called anything."""
     spec = task.spec
     if method.name != config.method:
         raise ConfigError(
@@ -23,7 +23,8 @@ def check_given(model: Any, task: Task, config: TrainConfig, method: type[Method
             f"{spec.num_labels}; load it with num_labels={spec.num_labels}"
         )
     if spec.labels:
-        check_class_order(model, spec.labels)
+        check = check_class_order if finetune else check_classes
+        check(model, spec.labels, order=spec.class_order)
         _check_several(model, spec)
     for name, rows in (("train", task.train), ("selection", task.selection)):
         if not rows:

@@ -22,6 +22,7 @@ from thresher.interruption import interruptions
 from thresher.models.attach import encoder_shape, gates_of, weights_without_gates
 from thresher.models.classes import name_classes_
 from thresher.models.predict import Batch
+from thresher.tasks.chance import below_chance
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
 from thresher.tasks.task import Task, labelled
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
@@ -67,7 +68,7 @@ class Trainer:
         self.finetune, self.work = finetune, work
         self.gates, self.shape = gates_of(model), encoder_shape(model)
         check_given(model, task, self.config, method, finetune=finetune)
-        name_classes_(model, task.spec.labels)
+        name_classes_(model, task.spec.labels, anew=finetune or task.spec.class_order == "user")
         self.labelled = labelled(rows := task.spec.training_rows(task.train), name=task.spec.name)
         self.train_set = self._encode(tokenizer, rows)
         self.selection_set = self._encode(tokenizer, task.spec.inputs(task.selection))
@@ -150,8 +151,11 @@ class Trainer:
         found = self.judge.predict(self.judge.batches, pruned=False)
         self.judge.refer_to(found.logits)
         self.standing.dense = self.judge.score(found)
-        self._say(f"dense: selection score {self.standing.dense['score']:.4f}")
-        for text in blind(self.task.spec, found.logits.numpy()):
+        for text in (
+            f"dense: selection score {self.standing.dense['score']:.4f}",
+            *blind(self.task.spec, found.logits.numpy()),
+            *below_chance(self.task.spec, self.standing.dense, rows=len(self.task.selection)),
+        ):
             self._say(text)
 
     def _soft(self) -> None:

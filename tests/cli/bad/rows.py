@@ -215,7 +215,7 @@ MODELS = [
     Bad(
         "classes of another task",
         "prune {tmp}/model --train {rows} --out {tmp}/out",
-        ("classes are not_equivalent, equivalent", "the task's negative, positive", "--finetune always"),
+        ("classes are not_equivalent, equivalent", "of the rows negative, positive", "--finetune always"),
         prepare=other_classes,
     ),
     Bad(

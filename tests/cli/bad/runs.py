@@ -89,7 +89,13 @@ RUNS = [
     Bad("run with other outputs", EVAL, ("3 outputs", "has 2"), prepare=three_classes),
     Bad("data with own rows", "eval {run} --test {test} --data {tmp}", ("--data", "goes with --task NAME"), 2),
     Bad("columns without rows", "eval {run} --task movies --text-column a", ("go with --test FILE",), 2),
-    Bad("eval on nothing", "eval {run}", ("trained on your own files", "--test FILE"), 2),
+    Bad(
+        "eval on nothing",
+        "eval {tmp}/run",
+        ("trained on your own files", "--test FILE"),
+        2,
+        prepare=copied_run(task={"name": "rows", "labels": ["negative", "positive"], "files": {}}),
+    ),
     Bad("eval on two things", "eval {run} --task sst2 --test {test}", ("--task NAME or --test FILE",), 2),
     Bad("eval too short", "eval {run} --test {test} --max-length 2", ("max_length = 2", "below 4"), 2),
     Bad("eval on an unknown device", "eval {run} --test {test} --device tpu", ("device = 'tpu'", "auto, cpu, cuda"), 2),
@@ -144,7 +150,7 @@ QUANTIZED = [
     Bad(
         "quantize on other labels",
         "quantize {run} --train {tmp}/a.csv --out {tmp}/out",
-        ("has the labels no, yes", "trained on negative, positive"),
+        ("has the labels no, yes", "but the classes are negative, positive"),
         files={"a.csv": csv(*(f"{row.split(',')[0]},{'no' if i % 2 else 'yes'}" for i, row in enumerate(ROWS)))},
     ),
     Bad(

@@ -19,6 +19,8 @@ from thresher.config import SearchConfig, TrainConfig
 from thresher.errors import ConfigError, RunError
 from thresher.models.attach import gates_of, prune_, weights_without_gates
 from thresher.models.checkpoint import load_dense
+from thresher.tasks.chance import below_chance
+from thresher.tasks.said import drop_or_gain
 from thresher.tasks.splits import counted
 from thresher.tasks.task import Task
 from thresher.training.judge import blind
@@ -108,9 +110,9 @@ def search(
     start = settings.start_flops
     if not points_of(setup, start):
         _first(setup, study, model, tokenizer, start=start, finetune=finetune, progress=progress)
-        score, rows = baseline(setup)[1]["metrics"]["score"], len(task.selection)
-        progress().note(f"dense: score {100 * score:.2f} on {counted(rows, 'selection row')}")
-        for text in blind(task.spec, baseline(setup)[0]):
+        (logits, dense), rows = baseline(setup), len(task.selection)
+        progress().note(f"dense: score {100 * dense['metrics']['score']:.2f} on {counted(rows, 'selection row')}")
+        for text in (*blind(task.spec, logits), *below_chance(task.spec, dense["metrics"], rows=rows)):
             progress().note(text)
         _show(measured(setup, settings), settings, {"target": start, "given_up": None, "head": "trial 1"}, progress())
     _chain(setup, study, settings, progress)
@@ -207,12 +209,12 @@ def _show(table: Table, settings: SearchConfig, said: dict[str, Any], shown: Sil
     for index, point in enumerate(table.points):
         if point.trained and point.target == said["target"]:
             shown.note(
-                f"{head}: FLOPs {100 * point.relative_flops:.1f}%, drop {100 * table.drops[index]:+.2f} points, "
-                f"expected {100 * table.expected[index]:+.2f}, at most {100 * table.bounds[index]:.2f} "
+                f"{head}: FLOPs {100 * point.relative_flops:.1f}%, {drop_or_gain(table.drops[index])}, "
+                f"expected {drop_or_gain(table.expected[index])}, a drop of at most {100 * table.bounds[index]:.2f} "
                 f"({settings.confidence:.0%} sure), {point.seconds:.0f} s"
             )
     best = "  ".join(f"{100 * table.points[i].relative_flops:.1f}%: {100 * table.drops[i]:+.2f}" for i in table.front)
-    shown.note(f"front (FLOPs: drop in points): {best}")
+    shown.note(f"front (FLOPs: drop in points, a gain below 0): {best}")
 
 
 def _load(setup: Setup, point: Point) -> tuple[Any, dict[str, Tensor]]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from thresher.config import SearchConfig
 from thresher.tasks.bootstrap import Floats, drawn_drops, observed_drop
+from thresher.tasks.said import drop_or_gain
 from thresher.tasks.splits import counted
 from thresher.training.search.choice import Choice, choose, front, upper_bounds
 from thresher.training.search.expected import expected_drops
@@ -91,15 +92,15 @@ def statement(table: Table, settings: SearchConfig, *, rows: int) -> str:
     """The choice and how sure it is, in one sentence or two."""
     i, limit = table.choice.index, f"{100 * settings.max_drop:g}"
     said = (
-        f"{100 * table.points[i].relative_flops:.1f}% of the FLOPs; drop on {counted(rows, 'selection row')} "
-        f"{100 * table.drops[i]:+.2f} points, 95% interval {100 * table.low[i]:+.2f} to {100 * table.high[i]:+.2f} "
-        f"(paired bootstrap); {100 * table.expected[i]:+.2f} to be expected of other rows"
+        f"{100 * table.points[i].relative_flops:.1f}% of the FLOPs; {drop_or_gain(table.drops[i])} on "
+        f"{counted(rows, 'selection row')}, 95% interval of the drop {100 * table.low[i]:+.2f} to "
+        f"{100 * table.high[i]:+.2f} (paired bootstrap); {drop_or_gain(table.expected[i])} to be expected of other rows"
     )
-    bound = f"{100 * table.bounds[i]:.2f}"
+    bound = f"a drop of at most {100 * table.bounds[i]:.2f}"
     if table.choice.within:
-        return f"{said}, at most {bound} with {settings.confidence:.0%} confidence, within the limit of {limit}."
+        return f"{said}, {bound} with {settings.confidence:.0%} confidence, within the limit of {limit}."
     unit = "point" if limit == "1" else "points"
     return (
         f"{said}. No model is within {limit} {unit} with {settings.confidence:.0%} confidence; this one comes nearest, "
-        f"at most {bound}. More selection rows, more trials, a lower --confidence or a larger --max-drop may help."
+        f"{bound}. More selection rows, more trials, a lower --confidence or a larger --max-drop may help."
     )

@@ -1,0 +1,23 @@
+"""Whether a classifier knows more than chance does."""
+
+import math
+from collections.abc import Mapping
+
+from thresher.tasks.task import TaskSpec
+
+ERRORS = 2.0  # standard errors below chance that rows alone do not explain
+
+
+def below_chance(spec: TaskSpec, metrics: Mapping[str, float], *, rows: int) -> list[str]:
+    """What is to be said of a dense model that is right less often than guessing: its classes may be mixed up."""
+    classes, found = len(spec.labels), metrics.get("accuracy")
+    if found is None or classes < 2:
+        return []
+    chance = 1 / classes
+    if found >= chance - ERRORS * math.sqrt(chance * (1 - chance) / rows):
+        return []
+    return [
+        f"warning: the dense model is right on {100 * found:.1f}% of the selection rows, and guessing would be on "
+        f"{100 * chance:.1f}%; are its outputs {', '.join(spec.labels)}, in this order? If not, say it with "
+        "--class-names (in Python class_names=[...])"
+    ]
