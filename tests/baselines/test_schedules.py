@@ -14,7 +14,8 @@ from thresher.models.rules import TopShare
 def test_retain_shares_by_hand() -> None:
     assert retain_shares(0.4, layers=6) == pytest.approx([1, 1, 1, 0.8, 0.6, 0.4])
     assert retain_shares(1.0, layers=6) == [1.0] * 6
-    assert retain_shares(-1.0, layers=7) == pytest.approx([1, 1, 1, 0.5, 0, 0, 0]), "negative ratios prune all"
+    assert retain_shares(-1.0, layers=7) == pytest.approx([1, 1, 1, 0.5, 0.01, 0.01, 0.01]), "one in a hundred stays"
+    assert min(retain_shares(0.0, layers=12)) == 0.01
     assert retain_shares(0.0, layers=2) == [1.0, 1.0], "a model of two layers has no other"
 
 

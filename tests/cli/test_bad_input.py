@@ -92,6 +92,6 @@ def test_usage_errors_are_typers(command: str, says: str, tmp_path: Path, stock:
 def test_the_same_from_outside(bad: Bad, tmp_path: Path, stock: Stock) -> None:
     """The installed program, warnings and all: nothing but the one line may reach the terminal."""
     words = [word.format(**places(tmp_path, stock, tmp_path)) for word in bad.command.split()]
-    done = subprocess.run((sys.executable, "-m", "thresher", *words), capture_output=True, text=True, timeout=120)
+    done = subprocess.run((sys.executable, "-m", "thresher", *words), capture_output=True, text=True)
     check(tiny.Said(done.returncode, done.stdout, done.stderr), bad)
     assert tiny.tree(tmp_path) == set()

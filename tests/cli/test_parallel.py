@@ -26,7 +26,6 @@ def launch(words: list[str]) -> tiny.Said:
         (sys.executable, "-m", "accelerate.commands.launch", *LAUNCH.split(), "-m", "thresher", *words),
         capture_output=True,
         text=True,
-        timeout=200,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     return tiny.Said(done.returncode, done.stdout, done.stderr)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,15 +54,25 @@ def safe_from_sigterm() -> Iterator[None]:
     assert signal.signal(signal.SIGTERM, before) is unheard, "the command put back what it found"
 
 
-def signal_at(started: Path, count: int, number: signal.Signals) -> None:
-    """Send ourselves a signal as soon as so many trainings run."""
+def signal_at(started: Path, count: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send ourselves a signal as soon as so many trainings run, and whoever started them waits for their end."""
+    waiting = threading.Semaphore(0)
+    known: set[int] = set()
+
+    def wait(seconds: float) -> None:
+        if threading.get_ident() not in known:
+            known.add(threading.get_ident())
+            waiting.release()
+        time.sleep(seconds)
 
     def send() -> None:
+        for _ in range(count):
+            waiting.acquire()
         runs.wait_for(started, count)
-        time.sleep(0.5)  # a process is there a moment before whoever started it knows
         if not over.is_set():  # where the test has failed by now, the signal would end pytest
             os.kill(os.getpid(), number)
 
+    monkeypatch.setattr(trained, "time", SimpleNamespace(sleep=wait))
     threading.Thread(target=send, daemon=True).start()
 
 
@@ -81,10 +92,8 @@ def test_what_was_started_ends_too(
     number: signal.Signals, parallel: int, places: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = runs.endless_trainings(tmp_path, monkeypatch)
-    signal_at(started, parallel, number)
-    began = time.monotonic()
-    done = tiny.thresher(f"{CALL} --parallel {parallel}", **places)
-    assert time.monotonic() - began < 30
+    signal_at(started, parallel, number, monkeypatch)
+    done = tiny.thresher(f"{CALL} --parallel {parallel}", **places)  # without the signal it would never end
     assert done.code == 1 and "has what was measured, and the same call goes on" in done.err
     assert len(list(started.iterdir())) == parallel, "rows that wait begin nothing"
     assert still_running(started) == []
@@ -92,8 +101,11 @@ def test_what_was_started_ends_too(
 
 def test_a_training_that_the_deadline_stops_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = runs.endless_trainings(tmp_path, monkeypatch)
-    setting = Setting({}, work=tmp_path / "work", deadline=time.monotonic() + 1)
+    now = SimpleNamespace(monotonic=lambda: float(any(started.iterdir())))  # the deadline comes once it runs
+    monkeypatch.setattr("thresher.experiments.experiment.time", now)
+    setting = Setting({}, work=tmp_path / "work", deadline=1.0)
     assert not trained.ensured(["prune"], tmp_path / "work" / "run", setting)
+    assert len(list(started.iterdir())) == 1
     assert still_running(started) == []
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -178,7 +179,7 @@ class Training(Squares):
         with setting.place() as free:
             if key["number"] == self.interrupts_at:
                 signal.raise_signal(signal.SIGINT)
-                time.sleep(0.2)  # the main thread is at its end by now
+                setting.stopping.wait()  # until the main thread is at its end
             return {"square": key["number"] ** 2} if free else None
 
 
@@ -225,9 +226,9 @@ def test_an_interruption_while_a_row_is_shown_ends_the_others(tmp_path: Path) ->
 
     class Waiting(Squares):
         def measure(self, key: Key, setting: Setting) -> Row | None:
-            begun.wait(20)
+            begun.wait()
             if key["number"] > 1:
-                stopping.append(setting.stopping.wait(20))
+                stopping.append(setting.stopping.wait())
                 return None
             return {"square": 1}
 
@@ -268,18 +269,21 @@ def test_every_experiment_is_there(name: str) -> None:
 
 
 class Computing(Squares):
-    """Looks at how many rows compute at a time."""
+    """Looks at how many rows compute at a time: each waits until it is one of three."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now, self.most = 0, 0
+        self.counting, self.three = threading.Lock(), threading.Barrier(3)
 
     def measure(self, key: Key, setting: Setting) -> Row | None:
         with setting.place() as free:
-            self.now += 1
-            self.most = max(self.most, self.now)
-            time.sleep(0.02)
-            self.now -= 1
+            with self.counting:
+                self.now += 1
+                self.most = max(self.most, self.now)
+            self.three.wait()
+            with self.counting:
+                self.now -= 1
         return {"square": key["number"] ** 2} if free else None
 
 
@@ -290,12 +294,15 @@ def test_no_more_rows_compute_than_asked_for(tmp_path: Path) -> None:
     assert several.most == 3
 
 
-def test_a_row_that_gets_no_place_before_the_deadline_is_left(tmp_path: Path) -> None:
-    with Setting({}, deadline=time.monotonic() - 1).place() as free:
+def test_a_row_that_gets_no_place_before_the_deadline_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 7.0)
+    monkeypatch.setattr("thresher.experiments.experiment.time", clock)
+    with Setting({}, deadline=6.0).place() as free:
         assert not free
-    setting = Setting({}, deadline=time.monotonic() + 0.05)
+    setting = Setting({}, deadline=7.05)
     with setting.place() as first, setting.place() as second:
         assert first and not second
+    clock.monotonic = lambda: 7.1
     with setting.place() as after:
         assert not after, "the deadline has passed"
     stopped = Setting({})

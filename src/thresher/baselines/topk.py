@@ -5,6 +5,8 @@ import math
 from thresher.models.rules import TopShare
 from thresher.training.method import Method
 
+LEAST_SHARE = 0.01
+
 
 def quiet_layers(layers: int) -> int:
     """How many layers keep everything: three, or 15% of a deep model."""
@@ -12,10 +14,13 @@ def quiet_layers(layers: int) -> int:
 
 
 def retain_shares(final: float, *, layers: int) -> list[float]:
-    """The kept share of the original length after each layer, falling linearly to `final`, which may be negative."""
+    """The kept share of the original length after each layer, falling linearly to `final`, which may be negative.
+
+    No share is below LEAST_SHARE, as in the code that the LTP paper's authors published.
+    """
     quiet = quiet_layers(layers)
     steps = [max(0, layer - quiet) for layer in range(1, layers + 1)]
-    return [max(0.0, 1.0 + (final - 1.0) * step / max(1, layers - quiet)) for step in steps]
+    return [max(LEAST_SHARE, 1.0 + (final - 1.0) * step / max(1, layers - quiet)) for step in steps]
 
 
 class Spatten(Method):
@@ -36,7 +41,7 @@ class Spatten(Method):
         return self._scale(self, target)
 
     def apply(self, factor: float) -> None:
-        """Factor 0 keeps everything, factor 1 ends at a share of 0, more has a negative final ratio."""
+        """Factor 0 keeps everything, factor 1 ends at the least share, more has a negative final ratio."""
         rule = self.gates.rule
         assert isinstance(rule, TopShare)  # set in begin
         rule.set_shares(retain_shares(1.0 - factor, layers=self.run.shape.layers))

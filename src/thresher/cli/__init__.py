@@ -3,7 +3,8 @@
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from thresher.cli import bench, calibrate, demo, doctor, evaluate, explain, prun
 from thresher.cli.output import fail, no_room, take_any_character
 from thresher.errors import ConfigError, Interrupted, ThresherError
 from thresher.interruption import interruptions
-from thresher.workplace import has_state, work_of
+from thresher.workplace import alone_at, has_state, path_problem, work_of
 
 app = typer.Typer(
     name="thresher",
@@ -31,13 +32,28 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*args: Any, **options: Any) -> None:
+        check_paths(options)
         try:
-            with interruptions(at_once=True):
+            with interruptions(at_once=True), _place_of(options.get("out")):
                 command(*args, **options)
         except KeyboardInterrupt as stop:
             raise Interrupted(f"interrupted; {_advice(command, options.get('out'))}") from stop
 
     return run
+
+
+def check_paths(options: Mapping[str, Any]) -> None:
+    """Refuse what can be no path before any work, and not where it is used at last."""
+    for name, value in options.items():
+        if isinstance(value, Path) and (problem := path_problem(value)):
+            shown = str(value) if len(str(value)) < 80 else f"{str(value)[:80]}..."
+            raise ConfigError(f"{name.replace('_', '-')} = {shown} cannot be a path: {problem}; give another")
+
+
+def _place_of(out: Path | None) -> AbstractContextManager[None]:
+    """The place of the run that a command writes, for itself alone; of several processes, the first has it for all."""
+    first = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+    return alone_at(out) if out is not None and first else nullcontext()
 
 
 def _advice(command: Callable[..., None], out: Path | None) -> str:
@@ -93,7 +109,7 @@ def main() -> None:
         sys.exit(fail(str(error), code=130))
     except ThresherError as error:
         sys.exit(fail(str(error), code=1))
-    except OSError as error:
+    except Exception as error:
         if (message := no_room(error)) is None:
             raise
         sys.exit(fail(message, code=1))

@@ -4,7 +4,6 @@ Labels, texts, paths and messages come from anywhere: what a terminal would obey
 """
 
 import codecs
-import errno
 import io
 import json
 import os
@@ -19,9 +18,9 @@ from rich.table import Table
 
 from thresher.errors import RunError
 from thresher.text import visible
+from thresher.workplace import FULL, refusal
 
 LONGEST = 2000  # characters of an error; a path or label in it may have any number
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Screen(Console):
@@ -64,11 +63,11 @@ def fail(message: str, *, code: int) -> int:
     return code
 
 
-def no_room(error: OSError) -> str | None:
+def no_room(error: Exception) -> str | None:
     """What to say of a full disk; None where the error is another."""
-    if error.errno not in NO_ROOM:
-        return None
-    return f"cannot write {error.filename or 'the output'}: {error.strerror}; free some space, or write elsewhere"
+    why = refusal(error, FULL)
+    where = getattr(error, "filename", None) or "the output"
+    return None if why is None else f"cannot write {where}: {why}; free some space, or write elsewhere"
 
 
 def take_any_character() -> None:

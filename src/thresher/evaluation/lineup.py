@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thresher.errors import ConfigError, ModelError
+from thresher.errors import CheckpointError, ConfigError, ModelError
 from thresher.evaluation.alone import alone
 from thresher.evaluation.contenders import COMPILED, EAGER, SORTED, UNPADDED, Contender, Spec, build, load_ours
 from thresher.evaluation.rivals import (
@@ -30,7 +30,10 @@ YARDSTICK = (HF, "fp32")  # always takes part: ratios and agreement are against 
 HALVES = ("fp16", "bf16")  # what a GPU's rows other than the yardstick may compute in
 MODES = ("graph", "sync")
 # What a run shares with the model it was made from.
-SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings")
+SHAPE = (  # each under all the names that it has in configurations
+    *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings"),
+    *("intermediate_size", "hidden_dim", "num_attention_heads", "embedding_size", "type_vocab_size"),
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,9 @@ class Dense:
 def dense_of(run: Path, checkpoint: "Checkpoint") -> Dense:
     """The model that pruning started from, where it is still to be had, else the run itself."""
     if (run / "dense").is_dir():
+        if not _fits(run / "dense", checkpoint.model.config):
+            rule = "remove that folder, or put back the one that was written with the run"
+            raise CheckpointError(f"{run}/dense/ is another model than the run's own; {rule}")
         return Dense(run / "dense", "the dense model fine-tuned with the run (dense/)")
     named = checkpoint.manifest.get("base_model")
     if isinstance(named, str):
@@ -102,7 +108,7 @@ def _fits(base: Path, config: Any) -> bool:
         found = read_config(base)
     except ModelError:  # not the folder of a model
         return False
-    return all(getattr(found, name, None) == getattr(config, name) for name in SHAPE)
+    return all(getattr(found, name, None) == getattr(config, name, None) for name in SHAPE)
 
 
 def groups(device: str = "cpu", half: str = "fp16") -> dict[str, list[Group]]:

@@ -32,7 +32,7 @@ from thresher.models.rules import rule_from
 from thresher.models.sentence_folder import read_stored
 from thresher.models.stored import fit_tokenizer_, keep_stored_
 from thresher.records import write_json
-from thresher.workplace import expanded
+from thresher.workplace import expanded, path_problem, refusal
 
 STAYS_TRUE = ("task", "recipe", "base_model")  # of a loaded run, when it is saved again; measurements may not
 
@@ -60,6 +60,8 @@ def save(
     A run that is already there is replaced; a folder with anything else in it is refused.
     """
     folder = Path(expanded(path))
+    if problem := path_problem(folder):
+        raise CheckpointError(f"{str(folder)[:80]!r} cannot be a folder: {problem}; choose another")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
         raise CheckpointError(f"{folder} holds something else than a thresher run; choose another folder")
     gates = gates_of(model)
@@ -207,7 +209,8 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     old = Path(f"{temporary}.old")
     try:
-        yield temporary
+        with _one_line_for_a_full_disk(path):
+            yield temporary
         _let_all_read(temporary)
         try:
             if path.exists():
@@ -221,6 +224,17 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         if path.exists():  # else the old one is all that there is
             shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _one_line_for_a_full_disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # weights and tokenizers are written by libraries with exceptions of their own
+        why = refusal(error)
+        if why is None:
+            raise
+        raise CheckpointError(f"cannot write {path}: {why}; free some space, or choose another folder") from error
 
 
 def _let_all_read(folder: Path) -> None:
