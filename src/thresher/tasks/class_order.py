@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from thresher.errors import ConfigError, DataError
 from thresher.tasks.labels import Labels, listed
 from thresher.tasks.several import SeveralLabels
 
-Named = TypeVar("Named", Labels, SeveralLabels)
+Named = Labels | SeveralLabels
 ALPHABET, USER, TASK = "alphabet", "user", "task"  # what TaskSpec.class_order may be
 
 
@@ -31,7 +30,7 @@ def in_order(labels: Named, class_names: Sequence[str], *, where: object) -> Nam
     return replace(labels, names=names)
 
 
-def order_of(labels: Labels | SeveralLabels, class_names: Sequence[str] | None) -> str:
+def order_of(labels: Named, class_names: Sequence[str] | None) -> str:
     """Who put the classes in their order. Whole numbers are in an order of their own."""
     own = not labels.names or (isinstance(labels, Labels) and labels.whole)
     return USER if class_names is not None else TASK if own else ALPHABET
