@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from typing import Any
 
 NOTHING_TO_READ = ("Cc", "Cf", "Zl", "Zp", "Zs")  # control and format characters, separators
 REPLACEMENT = "\ufffd"  # what decoders put where they could not read
@@ -28,3 +29,12 @@ def half_character(text: str) -> str | None:
 def visible(text: str) -> str:
     """The same text with what a terminal would obey written out, as JSON writes it: \\u001b. Lines and tabs stay."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def shown(value: Any) -> str:
+    """As Python writes it, or the beginning of that; whole numbers of thousands of digits are not written at all."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 40 else f"{text[:40]}..."

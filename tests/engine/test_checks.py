@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from thresher.engine.checks import check_dial, check_dtype_name, check_max_length, check_max_tokens, check_window
+from thresher.engine.checks import check_dtype_name, check_max_length, check_max_tokens, check_window
 from thresher.errors import ConfigError
+from thresher.models.plan import check_dial
 
 
 @pytest.mark.parametrize("dial", [0, 0.0, 1, 0.5, 3, np.float32(0.5), np.int64(2), torch.tensor(0.5), Decimal("0.5")])

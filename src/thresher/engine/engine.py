@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from thresher.core.heads import Head
+from thresher.engine.checks import check_dtype_name, check_max_length, check_max_tokens, check_window
 from thresher.engine.choose import Choice, choose
 from thresher.engine.executor import Executor
 from thresher.engine.predictions import Outputs, Prediction, Ranked, answers, sigmoid
@@ -16,9 +17,10 @@ from thresher.engine.steps import read_steps
 from thresher.engine.stream import Computed, Item, TextStream
 from thresher.engine.weights import LayerSteps, read_weights
 from thresher.errors import ConfigError, DataError, ModelError
-from thresher.models.attach import length_in_training
+from thresher.models.attach import known_of, length_in_training
 from thresher.models.checkpoint import MANIFEST, load, load_dense
 from thresher.models.heads import head_of
+from thresher.models.pairs import takes_pairs
 from thresher.models.plan import plan_of
 
 WINDOW = 1024  # texts read at a time
@@ -40,15 +42,18 @@ class Engine:
         why: str,
         head: Head | None = None,
         max_length: int | None = None,
+        pairs: bool | None = None,
     ) -> None:
-        if max_length is not None and max_length < 4:
-            raise ConfigError(f"max_length = {max_length} is below 4, the smallest allowed value")
+        """`pairs`: whether the model is for pairs of texts, where that is known; the other kind is refused."""
+        max_length = check_max_length(max_length)
         self.executor, self.tokenizer, self.labels, self.why = executor, tokenizer, list(labels), why
         self.head = head or Head(means="classes" if labels else "value")
         self.max_length = min(max_length or executor.tables.positions, executor.tables.positions)
         cuts = "only_second" if self.head.means == "score" else "longest_first"
         answer = partial(answers, self.head, self.labels)
-        self._stream = TextStream(executor, tokenizer, max_length=self.max_length, cuts=cuts, answer=answer)
+        self._stream = TextStream(
+            executor, tokenizer, max_length=self.max_length, cuts=cuts, pairs=pairs, answer=answer
+        )
 
     @staticmethod
     def load(
@@ -78,7 +83,7 @@ class Engine:
         else:
             steps = []
             model, tokenizer = load_dense(path, whole=True)
-        choice = choose(backend, dtype, device=device, mode=mode, steps=steps)
+        choice = choose(backend, check_dtype_name(dtype), device=device, mode=mode, steps=steps)
         return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length)
 
     @staticmethod
@@ -112,8 +117,10 @@ class Engine:
         if max_length is None and head.means in ("score", "embedding"):  # as sentence-transformers does
             max_length = getattr(tokenizer, "model_max_length", None)
         labels = [str(names[i]) for i in range(model.config.num_labels)] if head.means in ("classes", "labels") else []
+        pairs = {"score": True, "embedding": False}.get(head.means, takes_pairs(known_of(model)))
         executor = choice.build(read_weights(model), plan_of(model, dial=dial))
-        return Engine(executor, tokenizer, labels=labels, why=choice.why, head=head, max_length=max_length)
+        about: Any = {"labels": labels, "why": choice.why, "head": head, "max_length": max_length, "pairs": pairs}
+        return Engine(executor, tokenizer, **about)
 
     def describe(self) -> dict[str, Any]:
         """Backend, arithmetic and why they were chosen, thresholds, sizes; on a GPU also the mode and its reason."""
@@ -197,9 +204,8 @@ class Engine:
         return np.stack(rows) if rows else np.empty((0, width), np.float32)
 
     def _compute(self, items: Iterable[Item], *, max_tokens: int | None, window: int) -> Iterator[Computed]:
-        max_tokens = self.executor.token_budget if max_tokens is None else max_tokens
-        if max_tokens < 1 or window < 1:
-            raise ConfigError(f"max_tokens = {max_tokens} and window = {window} must be at least 1")
+        max_tokens = self.executor.token_budget if max_tokens is None else check_max_tokens(max_tokens)
+        window = check_window(window)
         if isinstance(items, str):
             raise ConfigError("a single text was given; give a list of texts")
         return self._stream(items, max_tokens=max_tokens, window=window)

@@ -38,14 +38,24 @@ class Batch:
 
 
 class TextStream:
-    """Texts through one tokenizer and one executor. `cuts`: which text of a pair gives way where it is too long;
-    `answer` makes answers of a batch's outputs, (texts, outputs), together, which is cheaper than one by one."""
+    """Texts through one tokenizer and one executor.
+
+    `cuts`: which text of a pair gives way where it is too long; `pairs`: whether texts come in pairs, where that is
+    known; `answer` makes answers of a batch's outputs, (texts, outputs), together, which is cheaper than one by one.
+    """
 
     def __init__(
-        self, executor: Executor, tokenizer: Any, *, max_length: int, cuts: str, answer: Callable[[Outputs], list[Any]]
+        self,
+        executor: Executor,
+        tokenizer: Any,
+        *,
+        max_length: int,
+        cuts: str,
+        pairs: bool | None,
+        answer: Callable[[Outputs], list[Any]],
     ) -> None:
         self.executor, self.tokenizer, self.max_length = executor, tokenizer, max_length
-        self.cuts, self.answer = cuts, answer
+        self.cuts, self.pairs, self.answer = cuts, pairs, answer
         # A tokenizer may have been given words that the model lacks, or number segments that it does not tell apart.
         words = len(tokenizer) if hasattr(tokenizer, "__len__") else math.inf
         self._may_miss = words > executor.tables.words or executor.tables.types == 1
@@ -81,7 +91,7 @@ class TextStream:
     def _prepare(self, items: Sequence[Item], max_tokens: int) -> tuple[list[EncodedText], list[Batch]]:
         """A window's texts as tokens, and token-budget batches of similar lengths of those that are good."""
         with self._tokenizing:
-            encoded = encode_texts(self.tokenizer, items, self.max_length, cuts=self.cuts)
+            encoded = encode_texts(self.tokenizer, items, self.max_length, cuts=self.cuts, pairs=self.pairs)
         if self._may_miss:
             encoded = [self._checked(text) for text in encoded]
         lengths = [len(text.input_ids) for text in encoded]

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from thresher.text import is_blank
+
 
 @dataclass(frozen=True)
 class EncodedText:
@@ -16,15 +18,21 @@ class EncodedText:
 
 
 def encode_texts(
-    tokenizer: Any, items: Sequence[str | tuple[str, str]], positions: int, *, cuts: str = "longest_first"
+    tokenizer: Any,
+    items: Sequence[str | tuple[str, str]],
+    positions: int,
+    *,
+    cuts: str = "longest_first",
+    pairs: bool | None = None,
 ) -> list[EncodedText]:
     """Tokenize texts or (text, pair) tuples; what is longer than `positions` is truncated and marked.
 
-    `cuts` says where a pair loses its tokens: "longest_first", or "only_second", of the second text.
+    `cuts` says where a pair loses its tokens: "longest_first", or "only_second", of the second text. `pairs`: whether
+    the model is for pairs of texts, or for single ones, if that is known; the other kind gets an error.
 
     Where nothing but special tokens would be left, it gets an error: a prediction would say nothing of the text.
     """
-    problems = [_problem(item) for item in items]
+    problems = [_problem(item, pairs) for item in items]
     good = [i for i, problem in enumerate(problems) if problem is None]
     found = [EncodedText([], error=problem) for problem in problems]
     for paired in (False, True):  # a tokenizer takes texts or pairs in one call, not both
@@ -51,14 +59,17 @@ def _no_room(tokenizer: Any, positions: int, *, paired: bool) -> str | None:
     return f"{rule}; give at least {special + 1}, better the length of a typical text"
 
 
-def _problem(item: Any) -> str | None:
+def _problem(item: Any, pairs: bool | None) -> str | None:
     parts = item if isinstance(item, tuple) else (item,)
     if isinstance(item, tuple) and len(item) != 2:
         return f"{len(item)} texts in one item; give a text or a pair of texts"
+    if pairs is not None and pairs != isinstance(item, tuple):
+        own, given = ("pairs of texts", "a single text") if pairs else ("single texts", "a pair of texts")
+        return f"the model is for {own}, and was given {given}; it would answer with confidence and know nothing"
     for part in parts:
         if not isinstance(part, str):
             return f"a {type(part).__name__} is not text; give a string"
-        if not part.strip():
+        if is_blank(part):
             return "the text is empty; give at least one word"
         if any("\ud800" <= character <= "\udfff" for character in part):
             return "the text holds half a character (a lone surrogate), which no tokenizer can read; remove it"

@@ -75,10 +75,15 @@ def gates_of(model: nn.Module) -> Gates:
     return gates
 
 
-def length_in_training(model: nn.Module) -> int | None:
-    """The longest text in tokens that the model was trained with; None without gates, or where they do not know it."""
+def known_of(model: nn.Module) -> dict[str, Any]:
+    """What training left with the gates: task, recipe. Nothing without gates."""
     gates = getattr(_base(model), GATES_NAME, None)
-    return trained_length(gates.about) if isinstance(gates, Gates) else None
+    return gates.about if isinstance(gates, Gates) else {}
+
+
+def length_in_training(model: nn.Module) -> int | None:
+    """The longest text in tokens that the model was trained with; None where that is not known."""
+    return trained_length(known_of(model))
 
 
 def weights_without_gates(model: nn.Module) -> dict[str, Tensor]:

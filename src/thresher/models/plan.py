@@ -8,6 +8,7 @@ from thresher.errors import ConfigError, ModelError
 from thresher.models.attach import GATES_NAME, encoder_shape, gates_of
 from thresher.models.gating import Gates
 from thresher.models.heads import head_of
+from thresher.text import shown
 
 
 def plan_of(model: Any, *, dial: float = 1.0) -> PruningPlan:
@@ -15,8 +16,7 @@ def plan_of(model: Any, *, dial: float = 1.0) -> PruningPlan:
 
     The dial scales thresholds. Infinite ones, of layers that leave only protected tokens, stay, but at dial 0.
     """
-    if isinstance(dial, bool) or not isinstance(dial, int | float) or not _is_finite(dial) or dial < 0:
-        raise ConfigError(f"dial = {dial!r} must be a number of at least 0 (0 = dense, 1 = as trained)")
+    dial = check_dial(dial)
     reads = head_of(model).reads
     gates = getattr(model.base_model, GATES_NAME, None)
     if not isinstance(gates, Gates) or gates_of(model).mode == "off":
@@ -38,8 +38,12 @@ def plan_of(model: Any, *, dial: float = 1.0) -> PruningPlan:
     )
 
 
-def _is_finite(number: float) -> bool:
+def check_dial(dial: Any) -> float:
+    """A number from 0 on: 0 is dense, 1 as trained."""
     try:
-        return math.isfinite(number)
-    except OverflowError:  # a whole number that no float can hold
-        return False
+        value = math.nan if isinstance(dial, bool | str | bytes) else float(dial)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # none, a huge one, a tensor of several
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ConfigError(f"dial = {shown(dial)} must be a number from 0 on; 0 is dense and 1 as trained")
+    return value
