@@ -8,11 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.tiny import FILLERS, Recorder, gated_model, keyword_task, quick, sentence, tiny_tokenizer
+from tests.training.tiny import (
+    FILLERS,
+    Recorder,
+    gated_model,
+    keyword_task,
+    quick,
+    sentence,
+    stock_model,
+    tiny_tokenizer,
+)
 from thresher.baselines import method_named
-from thresher.config import METHODS
-from thresher.errors import ConfigError, DataError
-from thresher.models.attach import gates_of
+from thresher.config import METHODS, PruneConfig
+from thresher.core.heads import Head
+from thresher.errors import ConfigError, DataError, ModelError
+from thresher.models.attach import gates_of, prune_
+from thresher.models.defaults import prune_defaults
+from thresher.models.embedder import Embedder, take_pooler_
+from thresher.models.heads import head_of
 from thresher.tasks.task import Example, Task, TaskSpec
 from thresher.training.judge import blind
 from thresher.training.trainer import Trainer
@@ -51,6 +64,17 @@ def topic_task(count: int = 64) -> Task:
     return Task(TOPICS, rows[:count], rows[count:], {}, "made up")
 
 
+def embedder(reads: str = "mean", *, dropout: float = 0.0, **settings: Any) -> Any:
+    """A tiny sentence embedder with gates."""
+    from transformers import AutoModel
+
+    encoder = AutoModel.from_config(stock_model(dropout=dropout).config)
+    model = Embedder(encoder, Head(reads=reads, means="embedding", normalised=True, **settings))
+    take_pooler_(model.encoder)
+    prune_(model, PruneConfig(**prune_defaults(model.head, tiny_tokenizer())))
+    return model
+
+
 def fitted(
     model: Any, task: Task, recorder: Recorder | None = None, *, finetune: bool = False, **changes: Any
 ) -> Trainer:
@@ -81,7 +105,7 @@ def test_every_method_trains_a_reranker_without_labels(method: str) -> None:
 
 def test_a_reranker_comes_nearer_to_the_dense_model() -> None:
     """Whatever share of distillation is asked for: there is nothing else to learn from."""
-    recorder, settings = Recorder(), {"method": "learned", "max_steps": 200, "hard_epochs": 25.0, "distill": 0.0}
+    recorder, settings = Recorder(), {"method": "thresher", "max_steps": 200, "hard_epochs": 25.0, "distill": 0.0}
     trainer = fitted(gated_model(outputs=1, dropout=0.0, **SEGMENT), rerank_task(), recorder, **settings)
     losses = recorder.losses("hard")
     assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:20])
@@ -115,11 +139,11 @@ def test_labelled_selection_rows_choose_by_their_order() -> None:
     assert trainer.standing.history[-1]["score"] == trainer.standing.history[-1]["ndcg@10"]
 
 
-@pytest.mark.parametrize("method", ["learned", "soft"])
-def test_embeddings_stay_near_the_dense_models(method: str) -> None:
-    model = gated_model(outputs=8, collapse_last=False, dropout=0.0)
+@pytest.mark.parametrize("reads", ["first", "mean"])
+@pytest.mark.parametrize("method", ["thresher", "ltp"])
+def test_embeddings_stay_near_the_dense_models(method: str, reads: str) -> None:
     recorder = Recorder()
-    trainer = fitted(model, embed_task(), recorder, method=method, max_steps=40)
+    trainer = fitted(embedder(reads), embed_task(), recorder, method=method, max_steps=40, distill_hidden=0.01)
     assert trainer.standing.best_score is not None and trainer.standing.best_score > 0.8
     assert {"cosine", "neighbours"} <= trainer.standing.history[-1].keys()
     assert all(0 <= loss <= 2.1 for loss in recorder.losses("hard"))
@@ -130,7 +154,7 @@ def test_pairs_of_texts_are_embedded_one_by_one() -> None:
     texts = [row.text for row in task.train]
     train = [Example(one, other, 3.0) for one, other in zip(texts[::2], texts[1::2], strict=True)]
     held = [Example(row.text, "good " + row.text, float(i)) for i, row in enumerate(task.selection)]
-    trainer = fitted(gated_model(outputs=8, collapse_last=False), replace(task, train=train, selection=held))
+    trainer = fitted(embedder(), replace(task, train=train, selection=held))
     assert len(trainer.train_set.rows) == 64 and not trainer.labelled
     assert len(trainer.selection_set.rows) == 2 * len(held)
     assert "spearman" in trainer.standing.history[-1]
@@ -146,13 +170,27 @@ def test_several_labels_are_learned() -> None:
     assert trainer.standing.dense["micro_f1"] > 0.9 and trainer.standing.best_score > 0.8  # type: ignore[operator]
 
 
-def test_one_class_and_several_labels_are_other_heads() -> None:
-    with pytest.raises(DataError, match="the model gives one class a row .*have several labels; train a new head"):
+def test_a_prompt_stands_before_every_text() -> None:
+    prompts: dict[str, Any] = {"prompts": {"query": "good "}, "default_prompt": "query"}
+    trainer = fitted(embedder(**prompts), embed_task(), max_steps=1)
+    assert all(row.input_ids[1] == 4 for row in [*trainer.train_set.rows, *trainer.selection_set.rows])
+
+
+def test_heads_of_another_kind_are_refused_and_a_number_becomes_a_score() -> None:
+    with pytest.raises(ModelError, match="are one class of several, and the rows are for several labels a row; give"):
         fitted(gated_model(), topic_task())
     model = gated_model()
     model.config.problem_type = "multi_label_classification"
-    with pytest.raises(DataError, match="gives several labels a row .*have one class"):
+    with pytest.raises(ModelError, match="are several labels a row, and the rows are for one class of several"):
         fitted(model, keyword_task())
+    with pytest.raises(ModelError, match="of Embedder are an embedding, and the rows are for a reranker's score"):
+        number = embedder()
+        number.config.num_labels = 1
+        fitted(number, rerank_task())
+    model = gated_model(outputs=1, **SEGMENT)
+    assert head_of(model).means == "value"
+    fitted(model, rerank_task(), max_steps=1)
+    assert head_of(model).means == "score"
 
 
 def test_what_cannot_be_trained() -> None:
@@ -183,7 +221,7 @@ def test_an_interrupted_run_without_labels_goes_on(tmp_path: Any) -> None:
             model,
             tiny_tokenizer(),
             rerank_task(),
-            quick(method="learned", max_steps=4, evals_per_stage=4),
+            quick(method="thresher", max_steps=4, evals_per_stage=4),
             work=work,
             resume=resume,
             progress=Stop(),

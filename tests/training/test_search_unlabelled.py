@@ -19,7 +19,7 @@ def test_a_reranker_is_searched_for_without_labels(tmp_path: Path) -> None:
         gated_model(outputs=1, dropout=0.0, **SEGMENT),
         tiny_tokenizer(),
         rerank_task(),
-        quick(method="learned", max_steps=30, hard_epochs=4.0),
+        quick(method="thresher", max_steps=30, hard_epochs=4.0),
         SearchConfig(max_drop=0.5, start_flops=0.8, max_trials=2),
         progress=Recorder,
         **options,

@@ -129,14 +129,16 @@ def run_job(job: Job, screen: "Console") -> Outcome | None:
 
     from thresher.baselines import method_named
     from thresher.cli.measure import Version, measure
-    from thresher.core.heads import Head
     from thresher.models.attach import prune_
+    from thresher.models.defaults import mean_by_
+    from thresher.models.heads import head_of
     from thresher.training.progress import Bars
     from thresher.training.trainer import Trainer
 
     check_output(job)
     model, tokenizer, finetune = load_model(job)
-    prune_(model, prune_config(job.prune, tokenizer, Head(means=job.task.spec.means)))
+    mean_by_(model, job.task.spec.means)
+    prune_(model, prune_config(job.prune, tokenizer, head_of(model)))
     trainer = Trainer(
         model,
         tokenizer,
@@ -196,6 +198,8 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
     torch.manual_seed(job.train.seed)  # a new head's weights are part of the run
     spec = job.task.spec
     check_dense(job.model)
+    if spec.means == "embedding" and job.finetune == "always":
+        raise ConfigError("--finetune always trains a head, and embeddings (--embed) have none; leave it out")
     fits = spec.means == "embedding" or has_head(job.model, spec.num_labels)
     if job.finetune == "never" and not fits:
         raise ModelError(

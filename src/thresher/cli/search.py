@@ -139,9 +139,10 @@ def search_job(job: "Job", settings: SearchConfig, screen: "Console") -> "Outcom
 
     from thresher.cli.measure import Version, measure
     from thresher.cli.pipeline import Outcome, check_output, load_model, prune_config, save_run
-    from thresher.core.heads import Head
     from thresher.evaluation.bootstrap import held_out_drop
     from thresher.models.attach import prune_
+    from thresher.models.defaults import mean_by_
+    from thresher.models.heads import head_of
     from thresher.records import write_json
     from thresher.report.pareto import draw_pareto
     from thresher.training.progress import Bars
@@ -151,7 +152,8 @@ def search_job(job: "Job", settings: SearchConfig, screen: "Console") -> "Outcom
     check_settings(settings, job.train)
     check_output(job)
     model, tokenizer, finetune = load_model(job)
-    prune_(model, prune_config(job.prune, tokenizer, Head(means=job.task.spec.means)))
+    mean_by_(model, job.task.spec.means)
+    prune_(model, prune_config(job.prune, tokenizer, head_of(model)))
     if not job.resume:
         shutil.rmtree(job.work, ignore_errors=True)
     screen.print(escape(f"data: {job.task.source}"))

@@ -4,9 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
+from thresher.evaluation.quality import encoded_rows
 from thresher.models.predict import predict
 from thresher.tasks.bootstrap import Drop, paired_drop
-from thresher.tasks.encode import encode, padded_batches, usable_positions
+from thresher.tasks.encode import padded_batches
 from thresher.tasks.task import Task
 
 
@@ -14,8 +15,7 @@ def held_out_drop(
     model: Any, tokenizer: Any, task: Task, dense: dict[str, Tensor], *, split: str, max_length: int | None
 ) -> Drop:
     """The drop of a model with gates against the weights `dense`, with its 95% interval; the model is left as found."""
-    rows, positions = task.spec.inputs(task.test[split]), usable_positions(model.config)
-    data = encode(tokenizer, rows, max_length=max_length, positions=positions, truncation=task.spec.truncation)
+    data = encoded_rows(model, tokenizer, task, task.test[split], max_length=max_length)
     batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
     own = {name: value.clone() for name, value in model.state_dict().items()}
     pruned = predict(model, batches, pruned=True).logits.numpy()

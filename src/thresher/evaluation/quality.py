@@ -13,6 +13,7 @@ from thresher.core.cost import EncoderShape, dense_macs, engine_relative_flops, 
 from thresher.errors import DataError
 from thresher.models.attach import encoder_shape, gates_of, length_in_training
 from thresher.models.classes import check_class_order, check_classes, how_classes_differ
+from thresher.models.defaults import prompt_of
 from thresher.models.pairs import other_kind
 from thresher.models.predict import Predictions, predict
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
@@ -145,7 +146,8 @@ def encoded_rows(
 ) -> EncodedSet:
     """What the model reads of the task's rows."""
     positions, cut = usable_positions(model.config), task.spec.truncation
-    return encode(tokenizer, task.spec.inputs(examples), max_length=max_length, positions=positions, truncation=cut)
+    rows = task.spec.inputs(examples, prompt=prompt_of(model))
+    return encode(tokenizer, rows, max_length=max_length, positions=positions, truncation=cut)
 
 
 def outputs_of(

@@ -1,9 +1,11 @@
-"""Settings of pruning that follow from a head, unless a user says otherwise."""
+"""What follows from a head for a run: settings of pruning, unless a user says otherwise, and what texts begin with."""
 
+from dataclasses import replace
 from typing import Any
 
 from thresher.core.heads import Head
 from thresher.errors import ModelError
+from thresher.models.heads import head_of, set_head_
 
 
 def prune_defaults(head: Head, tokenizer: Any) -> dict[str, Any]:
@@ -28,3 +30,35 @@ def separator_of(tokenizer: Any) -> int:
     if found is None:
         raise ModelError("the tokenizer has no separator token, so separators and segments cannot be protected")
     return found
+
+
+def mean_by_(model: Any, means: str) -> None:
+    """Make the model's outputs mean what the rows say, in place, or refuse.
+
+    One number may be a value or a reranker's score: a model's folder seldom says which. Everything else is decided by
+    how the head was made.
+    """
+    head = head_of(model)
+    if head.means == means:
+        return
+    if {head.means, means} != {"value", "score"}:
+        raise ModelError(
+            f"the outputs of {type(model).__name__} are {WORDS[head.means]}, and the rows are for {WORDS[means]}; give "
+            "rows of the model's kind, or train a new head (thresher prune --finetune always)"
+        )
+    set_head_(model, replace(head, means=means))
+
+
+WORDS = {
+    "classes": "one class of several",
+    "labels": "several labels a row",
+    "value": "a number",
+    "score": "a reranker's score",
+    "embedding": "an embedding",
+}
+
+
+def prompt_of(model: Any) -> str:
+    """What stands before every text unless a user says otherwise."""
+    head = head_of(model)
+    return "" if head.default_prompt is None else head.prompts[head.default_prompt]

@@ -81,21 +81,21 @@ class TaskSpec:
         """Which text of a pair that is too long is cut: a reranker's query stays whole."""
         return "only_second" if self.means == "score" else "longest_first"
 
-    def inputs(self, rows: Sequence[Example]) -> list[Example]:
+    def inputs(self, rows: Sequence[Example], *, prompt: str = "") -> list[Example]:
         """What the model reads of rows: the rows, or for embeddings of pairs the texts one by one, without labels:
-        text, pair, text, pair, ..."""
-        if self.means != "embedding" or not rows or rows[0].pair is None:
+        text, pair, text, pair, ... An embedding's texts begin with the `prompt`."""
+        if self.means != "embedding":
             return list(rows)
         texts = [text for row in rows for text in (row.text, row.pair)]
-        return [Example(text, None, None) for text in texts if text is not None]
+        return [Example(prompt + text, None, None) for text in texts if text is not None]
 
-    def training_rows(self, rows: Sequence[Example]) -> list[Example]:
+    def training_rows(self, rows: Sequence[Example], *, prompt: str = "") -> list[Example]:
         """Inputs with the labels that a loss can use: embeddings learn from the dense model alone, and so do scores
         whose relevance is graded."""
         graded = self.means == "score" and any(row.label not in (0, 1, None) for row in rows)
         if self.means != "embedding" and not graded:
             return list(rows)
-        return [Example(row.text, row.pair, None, row.group) for row in self.inputs(rows)]
+        return [Example(row.text, row.pair, None, row.group) for row in self.inputs(rows, prompt=prompt)]
 
     def truth(self, rows: Sequence[Example], *, dense: NDArray[Any] | None = None) -> Truth:
         """What the outputs for rows are judged against: their labels, or without any the outputs of the dense model,

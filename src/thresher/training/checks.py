@@ -5,7 +5,7 @@ from typing import Any
 from thresher.config import TrainConfig
 from thresher.errors import ConfigError, DataError
 from thresher.models.classes import check_class_order, check_classes
-from thresher.tasks.task import Task, TaskSpec, labelled
+from thresher.tasks.task import Task, labelled
 from thresher.training.method import Method
 
 
@@ -25,29 +25,18 @@ def check_given(model: Any, task: Task, config: TrainConfig, method: type[Method
     if spec.labels:
         check = check_class_order if finetune else check_classes
         check(model, spec.labels, order=spec.class_order)
-        _check_several(model, spec)
     for name, rows in (("train", task.train), ("selection", task.selection)):
         if not rows:
             raise DataError(f"task {spec.name} has no rows in its {name} split; training needs both")
         if spec.means == "score" and rows[0].pair is None:
             raise DataError(f"task {spec.name} is for a reranker, whose rows are a query and a document; name both")
-    if finetune and not labelled(spec.training_rows(task.train), name=spec.name):
+    for rows in (task.train, task.selection):
+        labelled(rows, name=spec.name)  # all rows of a split have labels, or none
+    if finetune and spec.training_rows(task.train)[0].label is None:
         raise ConfigError(
             f"finetune trains a head on labels, and the training rows of task {spec.name} have none to train on; "
             "give a model whose head is trained, with finetune=False (--finetune never)"
         )
-
-
-def _check_several(model: Any, spec: TaskSpec) -> None:
-    """A head that gives one class and one that gives several labels are trained on other losses."""
-    kind = model.config.problem_type
-    if (kind == "multi_label_classification") == (spec.means == "labels"):
-        return
-    has, wants = ("several labels", "one class") if spec.means == "classes" else ("one class", "several labels")
-    raise DataError(
-        f"the model gives {has} a row (problem_type = {kind!r}), but the rows of task {spec.name} have {wants}; "
-        "train a new head (thresher prune --finetune always), or correct problem_type in the model's config"
-    )
 
 
 def check_parts(config: TrainConfig, *, rows: int, processes: int) -> None:

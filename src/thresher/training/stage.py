@@ -3,12 +3,13 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from thresher.config import TrainConfig
 from thresher.errors import PredictionError
 from thresher.tasks.batches import batches
 from thresher.tasks.encode import Encoded, collate
@@ -48,6 +49,11 @@ class LoopSettings:
     bf16: bool
     seed: int
     record: bool = False  # steps as CUDA graphs
+
+    @classmethod
+    def of(cls, config: TrainConfig, *, bf16: bool) -> "LoopSettings":
+        own = {item.name: getattr(config, item.name) for item in fields(cls) if item.name != "bf16"}
+        return cls(**own, bf16=bf16)
 
 
 def total_steps(rows: int, epochs: float, settings: LoopSettings) -> int:

@@ -3,6 +3,7 @@
 Which tokens are dropped, and what is learned for it, is the method's affair (`training.method`).
 """
 
+import copy
 import functools
 import time
 from collections.abc import Sequence
@@ -19,12 +20,13 @@ from thresher.config import TrainConfig
 from thresher.errors import RunError
 from thresher.hardware import choose_precision
 from thresher.interruption import interruptions
-from thresher.models.attach import encoder_shape, gates_of, weights_without_gates
+from thresher.models.attach import encoder_shape, gates_of, unprune_, weights_without_gates
 from thresher.models.classes import name_classes_
+from thresher.models.defaults import mean_by_, prompt_of
 from thresher.models.predict import Batch
 from thresher.tasks.chance import below_chance
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
-from thresher.tasks.task import Task, labelled
+from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.judge import Judge, blind
@@ -68,10 +70,12 @@ class Trainer:
         self.finetune, self.work = finetune, work
         self.gates, self.shape = gates_of(model), encoder_shape(model)
         check_given(model, task, self.config, method, finetune=finetune)
+        mean_by_(model, task.spec.means)
         name_classes_(model, task.spec.labels, anew=finetune or task.spec.class_order == "user")
-        self.labelled = labelled(rows := task.spec.training_rows(task.train), name=task.spec.name)
-        self.train_set = self._encode(tokenizer, rows)
-        self.selection_set = self._encode(tokenizer, task.spec.inputs(task.selection))
+        rows, prompt = task.spec.training_rows, prompt_of(model)
+        self.train_set = self._encode(tokenizer, rows(task.train, prompt=prompt))
+        self.labelled = self.train_set.rows[0].label is not None
+        self.selection_set = self._encode(tokenizer, task.spec.inputs(task.selection, prompt=prompt))
         self.pad_id: int = tokenizer.pad_token_id
         self.accelerator = Accelerator(cpu=device == "cpu", mixed_precision="no")
         check_parts(self.config, rows=len(self.train_set.rows), processes=self.accelerator.num_processes)
@@ -316,7 +320,8 @@ class Trainer:
         return self.judge.predict_with(self._teacher, self.judge.batches)
 
     def _teacher_model(self) -> nn.Module:
-        model: nn.Module = type(self.model)(self.model.config)
+        model: nn.Module = copy.deepcopy(self.model)
+        unprune_(model)
         model.load_state_dict(self._teacher)
         model.to(self.accelerator.device).eval().requires_grad_(False)
         return model
@@ -388,17 +393,7 @@ class Trainer:
         return self._steps(self.config.hard_epochs, *([] if self.method.learns else [self.config.soft_epochs]))
 
     def _loop_settings(self) -> LoopSettings:
-        config = self.config
-        return LoopSettings(
-            batch_size=config.batch_size,
-            accumulate=config.accumulate,
-            warmup=config.warmup,
-            clip=config.clip,
-            max_steps=config.max_steps,
-            bf16=self.precision == "bf16",
-            seed=config.seed,
-            record=config.record,
-        )
+        return LoopSettings.of(self.config, bf16=self.precision == "bf16")
 
     def _say(self, text: str) -> None:
         self.progress.note(text)
