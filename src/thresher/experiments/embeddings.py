@@ -1,0 +1,44 @@
+"""Embedders distilled on texts alone: STS-B's Spearman correlation, and how near embeddings stay to the dense ones."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from thresher.experiments import distilled
+from thresher.experiments.distilled import KEY, Kind, keys
+from thresher.experiments.embedding_rows import load
+from thresher.experiments.experiment import Key, Row, Setting
+from thresher.experiments.publish import markdown_table, write_between_marks
+
+__all__ = ["KEY", "check", "keys", "measure", "publish"]
+
+KIND = Kind("embed", ("--embed", "--pair-column", "pair"), load, "spearman")
+
+
+def check(setting: Setting) -> None:
+    distilled.check(KIND, setting)
+
+
+def measure(key: Key, setting: Setting) -> Row | None:
+    return distilled.measure(key, KIND, setting)
+
+
+def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
+    page = folder / "README.md"
+    write_between_marks(page, "table", table(rows))
+    return [page]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One line for each model and target: the mean of its seeds."""
+    lines = []
+    for model, target in dict.fromkeys((row["model"], row["target"]) for row in rows):
+        own = [row for row in rows if (row["model"], row["target"]) == (model, target)]
+        dense, pruned = (100 * mean(row[name] for row in own) for name in ("dense", "pruned"))
+        near = [mean(row["metrics_pruned"][name] for row in own) for name in ("cosine", "neighbours")]
+        flops = mean(row["relative_flops"] for row in own)
+        numbers = [f"{dense:.2f}", f"{pruned:.2f}", f"{pruned - dense:+.2f}", *(f"{value:.3f}" for value in near)]
+        lines.append([model, str(len(own)), *numbers, f"{flops:.3f}", f"{1 / flops:.2f}x"])
+    header = ["model", "seeds", "dense", "pruned", "difference", "cosine to dense", "same nearest neighbour"]
+    return markdown_table([*header, "relative FLOPs", "fewer FLOPs"], lines)
