@@ -24,7 +24,7 @@ PARTS: dict[str, list[str]] = {
     "attention": [f"{KERNELS}/test_attention.py"],
     "products": [f"{KERNELS}/test_linear.py"],
     "pruning": [f"{KERNELS}/test_prune.py"],
-    "other kernels": [f"{KERNELS}/test_{name}.py" for name in ("embeddings", "first", "norm", "layer")],
+    "other kernels": [f"{KERNELS}/test_{name}.py" for name in ("behind", "embeddings", "first", "norm", "layer")],
     "engine": ["tests/engine", f"--ignore={KERNELS}"],
     "training": ["tests/training", "tests/models", "tests/baselines"],
     "commands": ["tests/cli", "tests/evaluation", "tests/benchmarks"],
