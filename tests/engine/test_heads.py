@@ -141,6 +141,14 @@ def test_the_kernels_agree_with_the_reference(name: str, score: str, reads: str,
     assert found.outputs.norm(dim=1).tolist() == pytest.approx([1.0] * 4, abs=1e-5)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["sync", "graph"])
+@pytest.mark.parametrize("reads", ["mean", "first"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_on_the_gpu(name: str, reads: str, mode: str) -> None:
+    test_the_kernels_agree_with_the_reference(name, "value", reads, mode)
+
+
 def test_nothing_collapses_where_all_tokens_are_read() -> None:
     model = embedder("bert")
     with pytest.raises(ConfigError, match="collapse_last leaves the head nothing to read: it reads mean"):

@@ -24,7 +24,7 @@ def case(lengths: list[int], width: int, device: str) -> tuple[Tensor, Tensor, T
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("batch", BATCHES)
-def test_rows_go_where_their_tokens_were(batch: str, width: int, device: str) -> None:
+def test_leaving_agrees_with_the_twin(batch: str, width: int, device: str) -> None:
     hidden, cu_seqlens, positions, first, keep = case(BATCHES[batch], width, device)
     for flags in (keep, None):
         found, expected = (torch.full((2 * len(hidden), width), -7.0, device=device) for _ in range(2))
@@ -39,7 +39,7 @@ def test_rows_go_where_their_tokens_were(batch: str, width: int, device: str) ->
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("batch", BATCHES)
-def test_means(batch: str, dtype: torch.dtype, device: str) -> None:
+def test_means_agree_with_the_twin(batch: str, dtype: torch.dtype, device: str) -> None:
     hidden, cu_seqlens, *_ = case(BATCHES[batch], 60, device)
     found = mean_behind(hidden.to(dtype), cu_seqlens)
     assert found.dtype == torch.float32
