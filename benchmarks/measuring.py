@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from thresher.cli.options import load_test_rows
-from thresher.cli.output import quiet_libraries
 from thresher.config import trained_length
+from thresher.jobs.quiet import quiet_libraries
+from thresher.jobs.rows import load_test_rows
 from thresher.models.checkpoint import Checkpoint, load, read_manifest
 from thresher.records import provenance, write_text
 from thresher.tasks import Example, Task

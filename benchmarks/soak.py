@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from measuring import RESULTS, keep_rows, made_by, read_rows, run_options, shown, write_between_marks
 
-from thresher.cli.options import load_named_task
 from thresher.engine.engine import Engine, Item
+from thresher.jobs.rows import load_named_task
 from thresher.models.checkpoint import read_manifest
 
 FILE = RESULTS / "soak.jsonl"

@@ -12,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thresher.config import (
-    FORMER_METHODS,
-    METHODS,
     RECIPES,
     PruneConfig,
     Settings,
@@ -21,10 +19,10 @@ from thresher.config import (
     check_read,
     given_settings,
     read_toml,
-    with_methods_today,
     without_flag,
 )
 from thresher.errors import ConfigError, ThresherError
+from thresher.methods import FORMER_METHODS, METHODS, with_methods_today
 
 
 def refused(text: str) -> Any:

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from thresher.evaluation.explain import explain
     from thresher.evaluation.quality import evaluate
     from thresher.integrations.sentence_transformers import accelerate_, unaccelerate_
+    from thresher.jobs.bench import BenchRequest, bench
+    from thresher.jobs.calibrate import CalibrateRequest, calibrate
+    from thresher.jobs.evaluate import EvaluateRequest, evaluate_run
+    from thresher.jobs.prune import PruneRequest, prune
+    from thresher.jobs.quantize import QuantizeRequest, quantize
+    from thresher.jobs.search import SearchRequest, search
     from thresher.models.attach import gates_of, prune_, unprune_
     from thresher.models.checkpoint import load, save
     from thresher.tasks import load_file_task, load_task
@@ -22,21 +28,33 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bars",
+    "BenchRequest",
+    "CalibrateRequest",
     "Engine",
+    "EvaluateRequest",
     "PruneConfig",
+    "PruneRequest",
+    "QuantizeRequest",
+    "SearchRequest",
     "ThresherError",
     "TrainConfig",
     "Trainer",
     "accelerate_",
     "baselines",
+    "bench",
+    "calibrate",
     "evaluate",
+    "evaluate_run",
     "explain",
     "gates_of",
     "load",
     "load_file_task",
     "load_task",
+    "prune",
     "prune_",
+    "quantize",
     "save",
+    "search",
     "unaccelerate_",
     "unprune_",
 ]
@@ -52,6 +70,18 @@ _HOME = {
     "explain": "thresher.evaluation.explain",
     "accelerate_": "thresher.integrations.sentence_transformers",
     "unaccelerate_": "thresher.integrations.sentence_transformers",
+    "PruneRequest": "thresher.jobs.prune",
+    "prune": "thresher.jobs.prune",
+    "SearchRequest": "thresher.jobs.search",
+    "search": "thresher.jobs.search",
+    "CalibrateRequest": "thresher.jobs.calibrate",
+    "calibrate": "thresher.jobs.calibrate",
+    "QuantizeRequest": "thresher.jobs.quantize",
+    "quantize": "thresher.jobs.quantize",
+    "EvaluateRequest": "thresher.jobs.evaluate",
+    "evaluate_run": "thresher.jobs.evaluate",
+    "BenchRequest": "thresher.jobs.bench",
+    "bench": "thresher.jobs.bench",
     "gates_of": "thresher.models.attach",
     "prune_": "thresher.models.attach",
     "unprune_": "thresher.models.attach",

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from thresher.errors import ConfigError
+from thresher.methods import LEARNING_METHODS, METHODS, check_method, score_of, with_methods_today
+
+AUTO = "auto"
 
 
 def setting(
@@ -95,10 +98,10 @@ class PruneConfig(Settings):
     """What is pruned: the score's scale, the protected tokens and the initial thresholds."""
 
     score: str = setting(
-        "attention",
-        "what a token is judged by: 'attention' it receives (the paper's), or 'value', that attention times the length "
-        "of the value vector that it moves (`thresher prune` takes it for method thresher)",
-        choices=("attention", "value"),
+        AUTO,
+        "what a token is judged by: 'attention' it receives (the paper's), 'value', that attention times the length "
+        "of the value vector that it moves, or 'auto', the method's own: value for thresher, attention for all others",
+        choices=(AUTO, "attention", "value"),
     )
     scale: str = setting(
         "relative",
@@ -142,35 +145,9 @@ class PruneConfig(Settings):
                 "add 'first' to protect or set collapse_last = false"
             )
 
-
-# Every way to choose the tokens to drop. Those that learn can do it at the price lambda; the others need a target.
-METHODS = ("thresher", "ltp", "manual", "spatten", "lat", "power", "collapse", "random", "dense")
-LEARNING_METHODS = ("ltp", "power")
-FORMER_METHODS = {"learned": "thresher", "soft": "ltp"}  # what runs, settings and records say that are older than these
-
-
-def with_methods_today(saved: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """What was saved, with the present names of methods in its fields `names` ("method" unless told otherwise).
-
-    This is the only place that knows the former names' meaning; who types one is told the present one instead.
-    """
-    present = dict(saved)
-    for name in names or ("method",):
-        if isinstance(present.get(name), str):
-            word, dash, rest = present[name].partition("-")  # a record's variant may go on: soft-plain-mask
-            present[name] = FORMER_METHODS.get(word, word) + dash + rest
-    return present
-
-
-def check_method(name: Any) -> None:
-    """Refuse a former name with the present one."""
-    if isinstance(name, str) and name in FORMER_METHODS:
-        raise ConfigError(f"method = '{name}' is now called '{FORMER_METHODS[name]}'; give that name")
-
-
-def score_of(method: str) -> str:
-    """What a method judges tokens by unless told otherwise: rivals as published, ours by what was found best."""
-    return "value" if method == "thresher" else "attention"
+    def for_method(self, method: str) -> "PruneConfig":
+        """With the method's own score, where none was chosen."""
+        return dataclasses.replace(self, score=score_of(method)) if self.score == AUTO else self
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -183,7 +183,7 @@ def test_fit_again_changes_nothing() -> None:
 
 
 def test_settings_and_method_must_agree() -> None:
-    with pytest.raises(ConfigError, match="method = 'spatten', but the trainer was given 'thresher'; pass method="):
+    with pytest.raises(ConfigError, match="'spatten', but the trainer was given 'thresher'; leave method= out"):
         trainer_for(gated_model(layers=LAYERS), settings("spatten"), method=method_named("thresher"))
 
 

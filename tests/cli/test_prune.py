@@ -215,7 +215,7 @@ class TestPrecedence:
     """
 
     def resolve(self, tmp_path: Path, recipe: str | None = None, text: str = TABLES, **flags: Any) -> tuple[Any, Any]:
-        from thresher.cli.prune import resolve
+        from thresher.jobs.settings import resolve
 
         (tmp_path / "settings.toml").write_text(text, encoding="utf-8")
         prune_flags = {name: flags.pop(name) for name in ("protect", "scale") if name in flags}

@@ -8,10 +8,10 @@ import pytest
 
 from tests.cli import tiny
 from tests.cli.conftest import Stock
-from thresher.cli.quantize import _calibration_rows
 from thresher.engine.backends.linear import check_int8
 from thresher.engine.steps import STEPS, read_steps
 from thresher.errors import ConfigError, DataError
+from thresher.jobs.quantize import calibration_rows
 from thresher.tasks import load_file_task
 
 QUANTIZE = "quantize {run} --train {rows} --out {out}"
@@ -106,7 +106,7 @@ def test_a_processor_without_exact_int8(
     def refuse() -> None:
         raise ConfigError("this processor's int8 products saturate (it has no VNNI); use fp32 or bf16")
 
-    monkeypatch.setattr("thresher.engine.quantize.check_int8", refuse)
+    monkeypatch.setattr("thresher.jobs.quantize.check_int8", refuse)
     done = tiny.thresher(QUANTIZE, run=finished, rows=stock.rows, out=tmp_path / "out")
     assert done.code == 2 and done.out == ""
     assert done.err.splitlines() == [
@@ -127,10 +127,10 @@ def test_quantizing_twice_is_refused(finished: Path, stock: Stock, tmp_path: Pat
 def test_only_training_rows_that_are_not_test_rows(stock: Stock) -> None:
     task = load_file_task(stock.rows)
     test = {"test": task.train[::2]}
-    assert _calibration_rows(replace(task, test=test), 999) == task.train[1::2]
-    assert len(_calibration_rows(task, 7)) == 7
+    assert calibration_rows(replace(task, test=test), 999) == task.train[1::2]
+    assert len(calibration_rows(task, 7)) == 7
     with pytest.raises(DataError, match="no training rows that are not test rows too"):
-        _calibration_rows(replace(task, test={"test": task.train}), 999)
+        calibration_rows(replace(task, test={"test": task.train}), 999)
 
 
 def test_help_has_an_example() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.evaluation.agreement import assured, change, measure_agreement, wilson
+from thresher.evaluation.agreement import agreement, assured, change, measure_agreement, wilson
 
 
 def logits(*rows: tuple[float, ...]) -> np.ndarray:
@@ -63,3 +63,14 @@ def test_what_is_assured() -> None:
     assert assured(1.0, texts=99, regression=False) == pytest.approx(0.99)
     assert assured(0.9, texts=100, regression=False) == pytest.approx(0.8660, abs=1e-4)
     assert assured(0.9, texts=100, regression=True) == pytest.approx(0.881)
+
+
+def test_agreement() -> None:
+    exact = np.array([[0, 1], [1, 0], [0, 1], [1, 0]], dtype=np.float32)
+    assert agreement(exact, exact) == 1.0
+    assert agreement(exact[::-1], exact) == 0.0
+    values = np.array([[0.0], [1.0], [2.0]], dtype=np.float32)
+    assert agreement(2 * values, values) == pytest.approx(1.0)
+    flat = np.ones((3, 1), dtype=np.float32)
+    assert agreement(flat, flat) == 1.0
+    assert agreement(flat, values) == 0.0

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.experiments import runs
-from thresher.cli.prune import resolve
 from thresher.config import given_settings
 from thresher.experiments import recipe
 from thresher.experiments.experiment import Setting, experiment_named
 from thresher.experiments.runner import RECORDS, in_order, read_config, read_records, run
 from thresher.experiments.trained import command_of
+from thresher.jobs.settings import resolve
 
 ROOT = Path(__file__).parents[2] / "experiments" / "recipe"
 VARIANTS = {

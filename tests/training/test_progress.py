@@ -68,3 +68,26 @@ def test_a_log_file_gets_a_line_a_minute_and_each_measurement_once(monkeypatch: 
             bars.step(loss=1.0, metric=0.5 if step == 1 else None)
     lines = screen.getvalue().splitlines()
     assert lines[:2] == ["hard 3/1000  loss 1.000  metric 0.500", "hard 6/1000  loss 1.000"]
+
+
+def test_bars_make_others_for_the_same_screen() -> None:
+    """One for every trial of a search, and brief ones, of which nothing is left, and nothing shown in a log file."""
+    for terminal in (True, False):
+        screen = io.StringIO()
+        bars = Bars(Console(file=screen, width=80, force_terminal=terminal, color_system=None))
+        other = bars.anew()
+        assert isinstance(other, Bars) and other is not bars
+        other.note("from another")
+        assert screen.getvalue() == "from another\n"
+        with bars.brief() as brief:
+            brief.step()  # before any stage: nothing to show it on
+            brief.begin("racing", total=2)
+            brief.step()
+            brief.step(flops=0.5)
+        assert ("racing" in screen.getvalue()) == terminal
+    assert screen.getvalue().strip() == "from another"
+
+
+def test_silence_makes_silence() -> None:
+    silent = Silent()
+    assert silent.anew() is silent and type(silent.brief()) is Silent

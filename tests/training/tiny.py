@@ -10,7 +10,6 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 import thresher
 from tests.words import SPECIAL, word_tokenizer
-from thresher.baselines import method_named
 from thresher.config import PruneConfig, TrainConfig
 from thresher.models.attach import gates_of
 from thresher.tasks.task import Example, Task, TaskSpec
@@ -123,9 +122,9 @@ def gated_model(
     layers: int = LAYERS,
     **settings: Any,
 ) -> Any:
-    """A tiny model with gates; `settings` are PruneConfig's."""
+    """A tiny model with gates that judge by attention, whatever the method; `settings` are PruneConfig's."""
     model = stock_model(name, outputs=outputs, dropout=dropout, seed=seed, layers=layers)
-    thresher.prune_(model, PruneConfig(**settings))
+    thresher.prune_(model, PruneConfig(**{"score": "attention", **settings}))
     if thresholds is not None:
         gates_of(model).set_thresholds(thresholds)
     return model
@@ -139,7 +138,6 @@ def trainer_for(model: Any, config: TrainConfig | None = None, **changes: Any) -
     """A trainer on the keyword task and the CPU, unless `changes` say otherwise."""
     arguments: dict[str, Any] = {"tokenizer": tiny_tokenizer(), "task": keyword_task(), "device": "cpu"} | changes
     config = config or quick()
-    arguments.setdefault("method", method_named(config.method))
     return Trainer(model, arguments.pop("tokenizer"), arguments.pop("task"), config, **arguments)
 
 

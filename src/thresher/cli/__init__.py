@@ -4,7 +4,6 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from thresher.cli import bench, calibrate, demo, doctor, evaluate, explain, prun
 from thresher.cli.output import fail, no_room, take_any_character
 from thresher.errors import ConfigError, Interrupted, ThresherError
 from thresher.interruption import interruptions
-from thresher.workplace import alone_at, has_state, path_problem, work_of
+from thresher.workplace import has_state, work_of
 
 app = typer.Typer(
     name="thresher",
@@ -34,7 +33,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     def run(*args: Any, **options: Any) -> None:
         check_paths(options)
         try:
-            with interruptions(at_once=True), _place_of(options.get("out")):
+            with interruptions(at_once=True):
                 command(*args, **options)
         except KeyboardInterrupt as stop:
             raise Interrupted(f"interrupted; {_advice(command, options.get('out'))}") from stop
@@ -43,17 +42,11 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_paths(options: Mapping[str, Any]) -> None:
-    """Refuse what can be no path before any work, and not where it is used at last."""
+    """Refuse what can be no path before any work, of commands without a request too."""
+    from thresher.jobs.request import check_path
+
     for name, value in options.items():
-        if isinstance(value, Path) and (problem := path_problem(value)):
-            shown = str(value) if len(str(value)) < 80 else f"{str(value)[:80]}..."
-            raise ConfigError(f"{name.replace('_', '-')} = {shown} cannot be a path: {problem}; give another")
-
-
-def _place_of(out: Path | None) -> AbstractContextManager[None]:
-    """The place of the run that a command writes, for itself alone; of several processes, the first has it for all."""
-    first = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
-    return alone_at(out) if out is not None and first else nullcontext()
+        check_path(name, value)
 
 
 def _advice(command: Callable[..., None], out: Path | None) -> str:

@@ -1,37 +1,16 @@
 """thresher bench: honest speed on this machine."""
 
-import contextlib
-from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.options import (
-    AsJson,
-    DataFolder,
-    LabelColumn,
-    PairColumn,
-    TaskName,
-    TestFile,
-    TextColumn,
-    load_test_rows,
-    pick_device,
-)
-from thresher.config import trained_length
+from thresher.cli.options import TEST_ROWS, AsJson, together
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
     from rich.table import Table
 
-    from thresher.evaluation.lineup import Material
-    from thresher.tasks import Example, Task
-    from thresher.tasks.encode import Encoded
-
-CALIBRATION_TEXTS = 128
-RIVAL_PACKAGES = {"cpu": ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf"), "cuda": ("triton",)}
 # Rows that need calibration texts, and their names in the lines below the table.
 CALIBRATED = {"openvino int8": "openvino int8", "thresher dense int8-static": "int8-static"}
 SHORT = {
@@ -60,23 +39,12 @@ LEGEND = {
         f"{COLUMNS}peak on the GPU."
     ),
 }
-MEMORY = {
-    "cpu": "peak resident memory of a process with this row alone",
-    "cuda": (
-        "peak of torch.cuda.max_memory_allocated in the row's heaviest batches, less what other rows hold; "
-        "peak_reserved_mib: the same of max_memory_reserved, which CUDA graphs' own memory is part of"
-    ),
-}
 
 
+@together(source=TEST_ROWS)
 def bench(
     run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
-    task: TaskName = None,
-    data: DataFolder = None,
-    test: TestFile = None,
-    text_column: TextColumn = None,
-    pair_column: PairColumn = None,
-    label_column: LabelColumn = None,
+    source: dict[str, Any],
     texts: Annotated[
         Path | None, typer.Option(help="your texts without labels: one per line, a tab before a second text")
     ] = None,
@@ -102,165 +70,31 @@ def bench(
     Rivals also get their texts sorted by length. On a GPU the rivals are Hugging Face (eager, SDPA, compiled) and
     unpadded torch. Example: thresher bench runs/demo
     """
-    import tempfile
+    from thresher.cli.output import console, listeners, print_json
+    from thresher.jobs.bench import BenchRequest
+    from thresher.jobs.bench import bench as race
 
-    import torch
-
-    from thresher.cli.output import console, print_json, quiet_libraries
-    from thresher.errors import ConfigError
-    from thresher.evaluation.lineup import Material, dense_of, parse_engines
-    from thresher.evaluation.quality import check_outputs
-    from thresher.evaluation.verdict import judge
-    from thresher.models.attach import gates_of
-    from thresher.models.checkpoint import load, read_manifest
-    from thresher.models.pairs import check_pairs
-    from thresher.records import append_record, check_appendable
-    from thresher.tasks.encode import encode, usable_positions
-    from thresher.tasks.files import read_texts
-
-    place = "cpu" if device == "auto" else pick_device(device)
-    half = _half(dtype, place)
-    wanted = parse_engines(engines, place)
-    if record is not None:
-        check_appendable(record)
-    manifest = read_manifest(run)
-    columns = (text_column, pair_column, label_column)
-    if texts is None:
-        ways = "--texts FILE, --test FILE or --task NAME"
-        labelled = load_test_rows(run, manifest, task=task, data=data, test=test, columns=columns, ways=ways)
-        examples = next(iter(labelled.test.values()))
-    elif any((task, data, test, *columns)):
-        raise ConfigError(f"--texts {texts} stands alone; leave out --task, --data, --test and the columns")
-    else:
-        labelled, examples = None, read_texts(texts)
-    if labelled is None:
-        check_pairs(manifest, given_pairs=examples[0].pair is not None, name=run)  # encode wants all alike
-    quiet_libraries()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    checkpoint = load(run)
-    if labelled is not None:
-        check_outputs(checkpoint.model, labelled, name=run, manifest=manifest)
-    if "thresher" in wanted:
-        gates_of(checkpoint.model).require_thresholds()
-    tokenizer = checkpoint.tokenizer
-    limits: dict[str, Any] = {
-        "max_length": trained_length(manifest),
-        "positions": usable_positions(checkpoint.model.config),
-    }
-    encoded = encode(tokenizer, examples[:rows], **limits).rows
-    calibration, source = _calibration(labelled.train if labelled else [], examples, rows)
+    request = BenchRequest(
+        **source,
+        run=run,
+        texts=texts,
+        rows=rows,
+        batch_size=batch_size,
+        rounds=rounds,
+        threads=threads,
+        device=device,
+        dtype=dtype,
+        engines=engines,
+        memory=memory,
+        record=record,
+    )
     screen = console(as_json)
-    dense = dense_of(run, checkpoint)
-    with tempfile.TemporaryDirectory() as work:
-        material = Material(
-            run=run,
-            dense=dense.folder,
-            work=Path(work),
-            calibration=encode(tokenizer, calibration, **limits).rows,
-            pad_id=tokenizer.pad_token_id,
-            threads=torch.get_num_threads(),
-            texts=encoded,
-            batch_size=batch_size,
-            device=place,
-            half=half,
-        )
-        plan = _Plan(wanted, material, encoded, labelled, rounds=rounds, memory=memory)
-        found, missing = _measure(plan, checkpoint.model, screen)
-    verdict = judge(found)
-    result = {
-        "bench": "engines",
-        "run": str(run),
-        "rivals": dense.name,
-        **_about(plan),
-        "calibration": {"texts": len(calibration), "source": source} if place == "cpu" else None,
-        "rows": found,
-        "missing": missing,
-        "verdict": None if verdict is None else verdict.to_dict(),
-    }
-    no_verdict = "our rows are missing" if "thresher" in wanted else "--engines leaves thresher out"
-    _show(screen, result, verdict.text() if verdict else f"no verdict on pruning: {no_verdict}")
-    if record is not None:
-        append_record(record, result)
+    result = race(request, progress=listeners(screen)["progress"])
+    found = result.to_dict()
+    no_verdict = "our rows are missing" if "thresher" in found["engines"] else "--engines leaves thresher out"
+    _show(screen, found, result.verdict.text() if result.verdict else f"no verdict on pruning: {no_verdict}")
     if as_json:
-        print_json(result)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What is measured, and how."""
-
-    engines: "Sequence[str]"
-    material: "Material"
-    texts: "list[Encoded]"
-    task: "Task | None"
-    _: KW_ONLY
-    rounds: int
-    memory: bool
-
-
-def _about(plan: _Plan) -> dict[str, Any]:
-    """What was measured, how and where, for the record."""
-    from thresher.records import provenance
-
-    material, lengths = plan.material, sorted(len(row.input_ids) for row in plan.texts)
-    about = provenance(device=material.device, seed=None)
-    return {
-        "task": plan.task.spec.name if plan.task else None,
-        "texts": len(lengths),
-        "mean_length": sum(lengths) / len(lengths),
-        "lengths": {"min": lengths[0], "median": lengths[len(lengths) // 2], "max": lengths[-1]},
-        "batch_size": material.batch_size,
-        "rounds": plan.rounds,
-        "threads": material.threads,
-        "engines": list(plan.engines),
-        "device_type": material.device,
-        "memory": MEMORY[material.device] if plan.memory else None,
-        **about,
-        "versions": {**about["versions"], **_rival_versions(material.device)},
-    }
-
-
-def _measure(plan: _Plan, model: Any, screen: "Console") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows that were measured, with their ratios, and those that are missing."""
-    from concurrent.futures.process import BrokenProcessPool
-
-    import torch
-    from rich.progress import Progress
-
-    from thresher.evaluation.alone import peak_memory
-    from thresher.evaluation.lineup import Missing, line_up, rows_of
-    from thresher.evaluation.speed import race
-    from thresher.evaluation.verdict import add_ratios_
-    from thresher.models.attach import encoder_shape
-
-    steps = len(rows_of(plan.engines, plan.material.device))
-    with Progress(console=screen, transient=True) as bars:
-        bar = bars.add_task("loading and exporting" if plan.material.device == "cpu" else "loading", total=steps)
-        contenders, missing = line_up(plan.engines, plan.material, on_step=lambda: bars.advance(bar))
-        bar = bars.add_task("racing", total=len(contenders) * (plan.rounds + 1))
-        speeds = race(
-            contenders,
-            plan.texts,
-            plan.task,
-            shape=encoder_shape(model),
-            batch_size=plan.material.batch_size,
-            rounds=plan.rounds,
-            latency_texts=min(50, len(plan.texts)),
-            on_step=lambda: bars.advance(bar),
-        )
-        rows = [speed.to_dict() for speed in speeds]
-        add_ratios_(rows)
-        if plan.memory:
-            bar = bars.add_task("measuring memory", total=len(contenders))
-            for row, contender in zip(rows, contenders, strict=True):
-                try:
-                    row |= asdict(peak_memory(contender.spec, plan.texts, plan.material.batch_size))
-                # Killed, most likely for want of memory, or out of the GPU's; the race still counts.
-                except (BrokenProcessPool, torch.OutOfMemoryError) as error:
-                    missing.append(Missing(row["engine"], row["dtype"], f"peak memory: {error}", row["mode"]))
-                bars.advance(bar)
-    return rows, [asdict(row) for row in missing]
+        print_json(found)
 
 
 def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
@@ -300,36 +134,6 @@ def _missing_rows(missing: list[dict[str, Any]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for row in missing:
         found.setdefault(row["why"], []).append(f"{SHORT.get(row['engine'], row['engine'])} {_arithmetic(row)}")
-    return found
-
-
-def _calibration(train: "list[Example]", timed: "list[Example]", rows: int) -> "tuple[list[Example], str]":
-    """Texts for static int8, evenly spread: training ones where there are any, else timed ones, best not these rows."""
-    from thresher.tasks.splits import spread
-
-    found, source = (train, "training texts") if train else (timed[rows:] or timed, "test texts, unlabelled")
-    return spread(found, CALIBRATION_TEXTS), source
-
-
-def _half(dtype: str | None, place: str) -> str:
-    """The arithmetic of a GPU's rows; a processor's rows come in all that it has."""
-    from thresher.errors import ConfigError
-    from thresher.evaluation.lineup import HALVES
-
-    if dtype is not None and place == "cpu":
-        raise ConfigError(f"--dtype {dtype} goes with --device cuda; on the CPU every arithmetic is measured")
-    if dtype is not None and dtype not in HALVES:
-        raise ConfigError(f"dtype = {dtype!r} is not one of: {', '.join(HALVES)}")
-    return dtype or HALVES[0]
-
-
-def _rival_versions(place: str) -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in RIVAL_PACKAGES[place]:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
     return found
 
 

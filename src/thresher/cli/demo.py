@@ -10,8 +10,9 @@ from thresher.cli.options import AsJson
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from thresher.cli.pipeline import Job, Outcome
     from thresher.config import TrainConfig
+    from thresher.jobs.prune import PruneResult
+    from thresher.jobs.training import Job
 
 SUMMARY = "summary.json"  # also the mark of a folder that a demo wrote
 SENTENCES = (
@@ -36,13 +37,12 @@ def demo(
         console,
         layers_table,
         percent,
-        print_gains,
         print_json,
         quality_table,
         quiet_libraries,
     )
-    from thresher.cli.pipeline import Job
-    from thresher.config import score_of
+    from thresher.jobs.places import alone
+    from thresher.jobs.training import Job
     from thresher.records import write_json
     from thresher.tasks import load_task
 
@@ -51,18 +51,19 @@ def demo(
     job = Job(
         model=str(_embedded_model()),
         task=load_task("movies", data=None),
-        prune={"score": score_of("thresher")},
+        prune={},
         train=demo_settings(seed),
         out=out,
         finetune="always",
         device="cpu",
         overwrite=True,
     )
-    _check_replaceable(job)
-    outcome = _run(job, screen)
+    with alone(out):
+        _check_replaceable(job)
+        outcome = _run(job, screen)
     if outcome is None:
         return
-    report = outcome.report
+    report = outcome.to_dict()
     dense, pruned = report["quality"]["test"]["dense"], report["quality"]["test"]["pruned"]
     summary = {
         "dense": {"accuracy": dense["metrics"]["accuracy"]},
@@ -75,7 +76,8 @@ def demo(
     }
     write_json(out / SUMMARY, summary)  # at once: a demo that is stopped later may be run again
     screen.print(quality_table("Rotten Tomatoes, test rows", {"dense": dense, "pruned": pruned}))
-    print_gains(screen, report["quality"], job.train.to_dict())
+    for text in outcome.remarks:
+        screen.print(text, markup=False)
     screen.print(layers_table(pruned))
     _explain_sentences(outcome, job, screen)
     screen.print(
@@ -88,7 +90,7 @@ def demo(
         print_json(summary)
 
 
-def _explain_sentences(outcome: "Outcome", job: "Job", screen: "Console") -> None:
+def _explain_sentences(outcome: "PruneResult", job: "Job", screen: "Console") -> None:
     """Print what becomes of three sentences, and draw it."""
     from thresher.cli.explain import picture, print_explanation, print_legend, unpruned
     from thresher.evaluation.explain import explain
@@ -126,9 +128,9 @@ def demo_settings(seed: int) -> "TrainConfig":
 
 def _check_replaceable(job: "Job") -> None:
     """Only what a demo wrote may go; the demo has no --overwrite to ask for more."""
-    from thresher.cli.pipeline import check_output
     from thresher.engine.steps import STEPS
     from thresher.errors import RunError
+    from thresher.jobs.places import check_output
     from thresher.models.checkpoint import MANIFEST
 
     check_output(job)
@@ -140,14 +142,15 @@ def _check_replaceable(job: "Job") -> None:
         raise RunError(f"{job.out} holds a run that no demo wrote; choose another --out")
 
 
-def _run(job: "Job", screen: "Console") -> "Outcome | None":
+def _run(job: "Job", screen: "Console") -> "PruneResult | None":
     """Train. The demo has no --resume, so the state of a stopped one would only stand in the way of the next."""
     import shutil
 
-    from thresher.cli.pipeline import run_job
+    from thresher.cli.output import listeners
+    from thresher.jobs.prune import run_job
 
     try:
-        return run_job(job, screen)
+        return run_job(job, **listeners(screen))
     except BaseException:  # Ctrl-C too
         shutil.rmtree(job.work, ignore_errors=True)
         raise

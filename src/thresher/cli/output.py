@@ -92,12 +92,20 @@ def _let_go_of(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-def quiet_libraries() -> None:
-    """Our own output says what matters; the libraries' load reports and progress bars would bury it."""
-    import transformers
+def listeners(screen: Console) -> dict[str, Any]:
+    """Who a job tells how it goes: bars, and a line for each note; a warning is in yellow."""
+    from thresher.training.progress import Bars
 
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers leaves both untyped
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    def note(text: str) -> None:
+        screen.print(text, style="yellow" if text.startswith("warning: ") else None, markup=False)
+
+    return {"progress": Bars(screen), "note": note}
+
+
+def quiet_libraries() -> None:
+    from thresher.jobs.quiet import quiet_libraries as silence
+
+    silence()
 
 
 def percent(value: float | None) -> str:
@@ -119,14 +127,6 @@ def quality_table(title: str, rows: dict[str, dict[str, Any]]) -> Table:
         metrics = [f"{100 * row['metrics'][name]:.2f}" for name in names]
         table.add_row(name, *metrics, cost, f"{row['gflops']:.3f}", str(row["rows"]))
     return table
-
-
-def print_gains(screen: Console, quality: dict[str, dict[str, dict[str, Any]]], recipe: Any) -> None:
-    """Where pruned is ahead of dense, what else may be the reason. quality: split -> model -> Quality.to_dict()."""
-    from thresher.evaluation.gain import gain_notes
-
-    for text in gain_notes(quality, recipe):
-        screen.print(text, markup=False)
 
 
 def layers_table(quality: dict[str, Any]) -> Table:

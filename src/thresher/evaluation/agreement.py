@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from thresher.engine.quantize import Logits, agreement
-
+Logits = NDArray[np.float32]  # (texts, outputs)
 Z95 = 1.959964  # two-sided 95% of the normal distribution
 RESAMPLES = 2000
 
@@ -24,6 +24,16 @@ class Agreement:
     texts: int
     kind: str
     rms: float | None = None
+
+
+def agreement(logits: Logits, exact: Logits) -> float:
+    """Share of equal decisions; for a regression, the correlation of the values (1 where both are the same)."""
+    if exact.shape[1] > 1:
+        return float((logits.argmax(axis=1) == exact.argmax(axis=1)).mean())
+    ours, theirs = logits[:, 0], exact[:, 0]
+    if np.ptp(ours) == 0 or np.ptp(theirs) == 0:
+        return float(np.array_equal(ours, theirs))
+    return float(np.corrcoef(ours, theirs)[0, 1])
 
 
 def measure_agreement(logits: Logits, exact: Logits) -> Agreement:

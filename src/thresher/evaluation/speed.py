@@ -23,7 +23,7 @@ from thresher.core.cost import (
     relative_flops,
     tokens_seen,
 )
-from thresher.engine.quantize import agreement
+from thresher.evaluation.agreement import agreement
 from thresher.evaluation.contenders import Contender, Result
 from thresher.evaluation.rivals import Row
 from thresher.tasks.encode import Encoded

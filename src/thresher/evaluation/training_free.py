@@ -15,9 +15,8 @@ from thresher.core.cost import EncoderShape, engine_relative_flops, lowest_flops
 from thresher.core.gates import falling_shares
 from thresher.engine.calibrate import Text
 from thresher.engine.packed import PackedExecutor, PackedTexts
-from thresher.engine.quantize import Logits, agreement
 from thresher.errors import ConfigError
-from thresher.evaluation.agreement import Agreement, assured, change, measure_agreement
+from thresher.evaluation.agreement import Agreement, Logits, agreement, assured, change, measure_agreement
 from thresher.tasks.batches import sorted_batches
 
 BATCH_TOKENS = 4096

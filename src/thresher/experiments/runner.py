@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from thresher.config import with_methods_today
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.experiments.experiment import Experiment, Key, Row, Setting, key_of
 from thresher.interruption import interruptions
+from thresher.methods import with_methods_today
 from thresher.records import append_record, provenance, write_text
 
 RECORDS, CONFIG = "records.jsonl", "config.toml"

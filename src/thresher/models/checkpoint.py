@@ -34,6 +34,7 @@ from thresher.models.stored import fit_tokenizer_, keep_stored_
 from thresher.records import write_json
 from thresher.workplace import expanded, path_problem, refusal
 
+UNSAID_SCORE = "attention"  # of runs that were saved when there was no other
 STAYS_TRUE = ("task", "recipe", "base_model")  # of a loaded run, when it is saved again; measurements may not
 
 
@@ -94,7 +95,7 @@ def load(path: str | Path) -> Checkpoint:
     model, tokenizer = load_dense(folder, whole=True)
     if "head" in manifest:
         _set_head_(model, Head.from_dict(manifest["head"]), folder)
-    prune_(model, PruneConfig.from_dict(manifest["prune"]))
+    prune_(model, PruneConfig.from_dict({"score": UNSAID_SCORE, **manifest["prune"]}))
     gates = gates_of(model)
     try:
         gates.set_thresholds([number_from_json(value) for value in manifest["thresholds"]])

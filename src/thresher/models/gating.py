@@ -3,21 +3,23 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from thresher.config import PruneConfig
+from thresher.config import AUTO, PruneConfig
 from thresher.core.gates import first_alone, hard_keep, limit_of, protected_tokens, soft_gate
 from thresher.core.scores import at_least_float32, attention_probabilities, relative_scores, scores_in, value_scores
 from thresher.errors import ConfigError, ModelError
+from thresher.methods import score_of
 from thresher.models.rules import Rule
 from thresher.models.slots import Slots
 
 MODES = ("off", "soft", "hard")
 SOFT_MASKS = ("cumulative", "plain")
+UNTRAINED_SCORE = "attention"  # of gates whose score was left open, until a method settles it
 
 
 @dataclass
@@ -63,7 +65,9 @@ class Gates(nn.Module):
     def __init__(self, config: PruneConfig, thresholds: Sequence[float], *, restores: bool = False) -> None:
         """`restores`: the head reads dropped tokens, too, by the states they leave behind."""
         super().__init__()
-        self.config, self.restores = config, restores
+        self.score_is_open = config.score == AUTO
+        self.config = replace(config, score=UNTRAINED_SCORE) if self.score_is_open else config
+        self.restores = restores
         self.thresholds = nn.Parameter(torch.tensor(list(thresholds), dtype=torch.float32), requires_grad=False)
         self.register_module("rule", None)
         self.left_out: Tensor | None = None  # (layers,) boolean: those that hand on what they get, for the moment
@@ -75,6 +79,12 @@ class Gates(nn.Module):
         self.trace: Trace | None = None
         self.running = False
         self.about: dict[str, Any] = {}  # what training knows of the model (task, recipe); saved with it
+
+    def settle_score(self, method: str) -> None:
+        """Judge by the method's own score, where none was chosen: whoever trains with it says so first."""
+        if self.score_is_open:
+            self.config = replace(self.config, score=score_of(method))
+            self.score_is_open = False
 
     def set_mode(self, mode: str, *, soft_mask: str | None = None) -> None:
         if mode not in MODES:

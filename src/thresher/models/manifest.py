@@ -5,9 +5,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from thresher.config import PruneConfig, with_methods_today
+from thresher.config import PruneConfig
 from thresher.core.heads import Head
 from thresher.errors import CheckpointError, ConfigError
+from thresher.methods import with_methods_today
 from thresher.models.rules import rule_from
 from thresher.records import read_json
 from thresher.workplace import folder_here

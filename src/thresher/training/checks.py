@@ -7,15 +7,20 @@ from thresher.errors import ConfigError, DataError
 from thresher.models.classes import check_class_order, check_classes
 from thresher.tasks.task import Task, labelled
 from thresher.training.method import Method
+from thresher.training.registry import method_named
 
 
-def check_given(model: Any, task: Task, config: TrainConfig, method: type[Method], *, finetune: bool) -> None:
-    """Model, rows and settings must fit together; a new head, about to be trained, may have been called anything."""
-    spec = task.spec
+def check_given(
+    model: Any, task: Task, config: TrainConfig, method: type[Method] | None, *, finetune: bool
+) -> type[Method]:
+    """Model, rows and settings must fit together; a new head, about to be trained, may have been called anything.
+
+    Returns the method, by default the one that `config` names."""
+    spec, method = task.spec, method or method_named(config.method)
     if method.name != config.method:
         raise ConfigError(
             f"method = '{config.method}', but the trainer was given '{method.name}'; "
-            "pass method=thresher.baselines.method_named(config.method)"
+            "leave method= out: the configuration names it"
         )
     if spec.num_labels and model.config.num_labels != spec.num_labels:
         raise DataError(
@@ -37,6 +42,7 @@ def check_given(model: Any, task: Task, config: TrainConfig, method: type[Method
             f"finetune trains a head on labels, and the training rows of task {spec.name} have none to train on; "
             "give a model whose head is trained, with finetune=False (--finetune never)"
         )
+    return method
 
 
 def check_parts(config: TrainConfig, *, rows: int, processes: int) -> None:

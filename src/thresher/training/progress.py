@@ -30,6 +30,14 @@ class Silent:
     def note(self, text: str) -> None:
         """A line worth keeping on the screen."""
 
+    def anew(self) -> "Silent":
+        """Another one for the same screen: a search shows every trial with one of its own."""
+        return self
+
+    def brief(self) -> "Silent":
+        """For work of seconds, which leaves nothing on the screen."""
+        return Silent()
+
     def __enter__(self) -> Self:
         return self
 
@@ -82,6 +90,12 @@ class Bars(Silent):
     def note(self, text: str) -> None:
         self._progress.console.print(text, markup=False)
 
+    def anew(self) -> "Bars":
+        return Bars(self._progress.console)
+
+    def brief(self) -> "Brief":
+        return Brief(self._progress.console)
+
     def __enter__(self) -> Self:
         if self._progress.console.is_terminal:
             self._progress.start()
@@ -100,3 +114,27 @@ class Bars(Silent):
         if self._task is not None:
             self._progress.update(self._task, total=self._progress.tasks[self._task].completed)
             self._progress.stop_task(self._task)
+
+
+class Brief(Silent):
+    """A plain bar per stage, which goes when the work is done. Where there is no terminal, nothing is shown."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(console=console, transient=True)
+        self._task: TaskID | None = None
+
+    def begin(self, name: str, *, total: int, done: int = 0) -> None:
+        self._task = self._progress.add_task(name, total=total, completed=done)
+
+    def step(self, **numbers: float | None) -> None:
+        if self._task is not None:
+            self._progress.advance(self._task)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()

@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from thresher.config import with_methods_today
 from thresher.errors import RunError
+from thresher.methods import with_methods_today
 from thresher.models.checkpoint import replacing_folder
 from thresher.records import write_json
 

@@ -38,7 +38,6 @@ from thresher.training.sample import cost_sample, protected_counts
 from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
 from thresher.training.standing import Standing, digest_of
-from thresher.training.thresher import Thresher
 
 FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
 
@@ -48,8 +47,8 @@ class Trainer:
 
     `fit` leaves the best checkpoint in the model, gates in hard mode. With `work`, the state is saved there at
     evaluations, at least `save_seconds` apart, and on Ctrl-C or SIGTERM; `resume=True` goes on from it.
-    `finetune=True` trains the dense model first. `method` is how tokens are chosen; `thresher.baselines.method_named`
-    gives the rivals.
+    `finetune=True` trains the dense model first. `config.method` says how tokens are chosen, and by what they are
+    judged where `PruneConfig` leaves it open; `method` gives the class of that name.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Trainer:
         task: Task,
         config: TrainConfig | None = None,
         *,
-        method: type[Method] = Thresher,
+        method: type[Method] | None = None,
         finetune: bool = False,
         work: Path | None = None,
         resume: bool = False,
@@ -69,7 +68,8 @@ class Trainer:
         self.model, self.task, self.config = model, task, config or TrainConfig()
         self.finetune, self.work = finetune, work
         self.gates, self.shape = gates_of(model), encoder_shape(model)
-        check_given(model, task, self.config, method, finetune=finetune)
+        method = check_given(model, task, self.config, method, finetune=finetune)
+        self.gates.settle_score(method.name)
         mean_by_(model, task.spec.means)
         name_classes_(model, task.spec.labels, anew=finetune or task.spec.class_order == "user")
         rows, prompt = task.spec.training_rows, prompt_of(model)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from thresher.config import SearchConfig, with_methods_today
+from thresher.config import SearchConfig
 from thresher.errors import ConfigError, RunError
+from thresher.methods import with_methods_today
 from thresher.models.attach import encoder_shape
 from thresher.tasks.splits import fingerprint
 from thresher.tasks.task import Example

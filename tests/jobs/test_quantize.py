@@ -11,11 +11,12 @@ from tests.engine.test_engine import sequences
 from tests.models.families import LAYERS, pruned_model, ragged
 from tests.models.families import run as run_attached
 from tests.words import word_tokenizer
-from thresher.engine import quantize as module
+from thresher.engine.calibrate import find_steps
 from thresher.engine.engine import Engine
-from thresher.engine.quantize import agreement, find_steps, quantize
 from thresher.engine.steps import STEPS, read_steps
 from thresher.errors import CheckpointError, ConfigError, RunError
+from thresher.jobs import quantize as module
+from thresher.jobs.quantize import write_quantized
 from thresher.models.attach import gates_of
 from thresher.models.checkpoint import load, read_manifest, save
 
@@ -39,7 +40,7 @@ def texts(count: int) -> list[tuple[list[int], list[int] | None]]:
 def made(run: Path, out: Path, **options: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {"calibration": texts(40), "source": "letters", "test": texts(70), "split": "test"}
     settings["score"] = lambda logits: {"score": float(logits.argmax(axis=1).mean())}
-    return quantize(run, out, load(run), **{**settings, **options})
+    return write_quantized(run, out, load(run), task="letters", **{**settings, **options}).block()
 
 
 def test_the_copy_is_whole_and_says_what_was_measured(run: Path, tmp_path: Path) -> None:
@@ -115,7 +116,8 @@ def test_a_full_disk_is_one_clear_error(run: Path, tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shutil.copytree", full)
-    with pytest.raises(RunError, match="cannot write .*/out: No space left on device; choose another --out"):
+    says = "cannot write .*/out: No space left on device; free some space, or choose another folder"
+    with pytest.raises(CheckpointError, match=says):
         made(run, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -146,7 +148,8 @@ def test_refused_before_any_work(run: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(module, "find_steps", lambda *args, **options: pytest.fail("work was begun"))
     before = sorted(run.rglob("*"))
     with pytest.raises(error, match=says):
-        quantize(source, out, checkpoint, calibration=[], source="", test=[], split="", score=dict, overwrite=True)
+        nothing: dict[str, Any] = {"task": "", "calibration": [], "source": "", "test": [], "split": "", "score": dict}
+        write_quantized(source, out, checkpoint, **nothing, overwrite=True)
     assert sorted(run.rglob("*")) == before and list(tmp_path.iterdir()) == []
 
 
@@ -179,14 +182,3 @@ def test_a_run_scored_by_value_stays_one(tmp_path: Path) -> None:
     )
     lengths = np.array([[len(ids)] for ids, _ in texts(70)])
     assert float((output.kept[:, :-1].numpy() / lengths).mean()) == pytest.approx(share["value"], abs=0.01)
-
-
-def test_agreement() -> None:
-    exact = np.array([[0, 1], [1, 0], [0, 1], [1, 0]], dtype=np.float32)
-    assert agreement(exact, exact) == 1.0
-    assert agreement(exact[::-1], exact) == 0.0
-    values = np.array([[0.0], [1.0], [2.0]], dtype=np.float32)
-    assert agreement(2 * values, values) == pytest.approx(1.0)
-    flat = np.ones((3, 1), dtype=np.float32)
-    assert agreement(flat, flat) == 1.0
-    assert agreement(flat, values) == 0.0

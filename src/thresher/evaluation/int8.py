@@ -1,0 +1,68 @@
+"""What int8 costs a pruned model: its quality in every arithmetic, measured through the engine."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thresher.engine.calibrate import Text
+from thresher.engine.choose import STATIC
+from thresher.engine.engine import Engine
+from thresher.engine.weights import LayerSteps
+from thresher.evaluation.agreement import Logits, agreement
+from thresher.models.checkpoint import Checkpoint
+
+DTYPES = ("fp32", "int8", STATIC)
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One arithmetic on the test texts: the task's metrics; agreement with fp32, the share of equal decisions
+    (for a regression, the correlation); the mean share of its tokens that a layer passes on."""
+
+    metrics: dict[str, float]
+    agreement: float
+    kept: float
+
+
+def measure_arithmetics(
+    checkpoint: Checkpoint,
+    steps: Sequence[LayerSteps],
+    test: Sequence[Text],
+    *,
+    score: Callable[[Logits], dict[str, float]],
+    on_texts: Callable[[int], None] = lambda count: None,
+) -> dict[str, Measured]:
+    """A loaded run in each of DTYPES. `score` gives the metrics of the logits; `on_texts` is told how many texts were
+    just computed, every one once for each arithmetic."""
+    found: dict[str, Measured] = {}
+    exact: Logits | None = None
+    for dtype in DTYPES:
+        engine = Engine.from_model(checkpoint.model, checkpoint.tokenizer, backend="cpu", dtype=dtype, steps=steps)
+        logits, kept = _run(engine, test, on_texts)
+        exact = logits if exact is None else exact
+        found[dtype] = Measured(metrics=score(logits), agreement=agreement(logits, exact), kept=kept)
+    return found
+
+
+def _run(engine: Engine, test: Sequence[Text], on_texts: Callable[[int], None]) -> tuple[Logits, float]:
+    """Logits in the given order, and the mean share of tokens kept, over the texts and all layers but the last.
+
+    The last layer is left out: it passes on the first token only, whatever the run has learned.
+    """
+    order = sorted(range(len(test)), key=lambda i: -len(test[i][0]))
+    logits: Logits = np.empty((len(test), 0), dtype=np.float32)
+    shares: list[NDArray[np.float64]] = []
+    for start in range(0, len(order), BATCH):
+        batch = order[start : start + BATCH]
+        output = engine.executor.compute([test[i][0] for i in batch], [test[i][1] for i in batch])
+        if start == 0:
+            logits = np.empty((len(test), output.outputs.shape[1]), dtype=np.float32)
+        logits[batch] = output.outputs.numpy()
+        lengths = np.array([[len(test[i][0])] for i in batch])
+        shares.append((output.kept[:, :-1].numpy() / lengths).ravel())
+        on_texts(len(batch))
+    together = np.concatenate(shares)
+    return logits, float(together.mean()) if len(together) else 1.0

@@ -1,0 +1,305 @@
+"""The bench job: honest speed of a run on this machine, beside the dense model and the engines of others."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from thresher.config import trained_length
+from thresher.errors import ConfigError
+from thresher.jobs.places import pick_device
+from thresher.jobs.quiet import quiet
+from thresher.jobs.request import asked, heard
+from thresher.jobs.rows import Rows
+
+if TYPE_CHECKING:
+    from thresher.evaluation.lineup import Material
+    from thresher.evaluation.verdict import Verdict
+    from thresher.models.checkpoint import Checkpoint
+    from thresher.tasks import Example, Task
+    from thresher.tasks.encode import Encoded
+    from thresher.training.progress import Silent
+
+CALIBRATION_TEXTS = 128
+LATENCY_TEXTS = 50
+RIVAL_PACKAGES = {"cpu": ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf"), "cuda": ("triton",)}
+MEMORY = {
+    "cpu": "peak resident memory of a process with this row alone",
+    "cuda": (
+        "peak of torch.cuda.max_memory_allocated in the row's heaviest batches, less what other rows hold; "
+        "peak_reserved_mib: the same of max_memory_reserved, which CUDA graphs' own memory is part of"
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRequest(Rows):
+    """What `bench` is asked for: a run's folder; test rows, or `texts`, a file without labels with one a line; and how
+    to measure. `engines` are names joined by commas, all where not given; `record` is a JSON lines file to append to.
+    """
+
+    PATHS: ClassVar[tuple[str, ...]] = (*Rows.PATHS, "run", "texts", "record")
+    COUNTS: ClassVar[tuple[str, ...]] = ("rows", "batch_size", "rounds", "threads")
+
+    run: Path
+    texts: Path | None = None
+    rows: int = 512
+    batch_size: int = 32
+    rounds: int = 5
+    threads: int | None = None
+    device: str = "auto"
+    dtype: str | None = None
+    engines: str | None = None
+    memory: bool = True
+    record: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchResult:
+    """`rows` as they were measured, with their ratios; `missing` ones with the reason; `about`: what was measured, how
+    and where. `verdict` says whether pruning pays here; None where our own rows are missing."""
+
+    run: Path
+    rivals: str
+    about: dict[str, Any]
+    calibration: dict[str, Any] | None
+    rows: list[dict[str, Any]]
+    missing: list[dict[str, Any]]
+    verdict: "Verdict | None"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "bench": "engines",
+            "run": str(self.run),
+            "rivals": self.rivals,
+            **self.about,
+            "calibration": self.calibration,
+            "rows": self.rows,
+            "missing": self.missing,
+            "verdict": None if self.verdict is None else self.verdict.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A request that nothing was found wrong with: device, a GPU's arithmetic, engines, and rows, with their task
+    where they have labels."""
+
+    request: BenchRequest
+    place: str
+    half: str
+    engines: Sequence[str]
+    task: "Task | None"
+    examples: "list[Example]"
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is measured, and how."""
+
+    request: BenchRequest
+    engines: Sequence[str]
+    material: "Material"
+    texts: "list[Encoded]"
+    task: "Task | None"
+
+
+def bench(run: str | Path | BenchRequest, *, progress: "Silent | None" = None, **given: Any) -> BenchResult:
+    """Race the packed engine, dense and pruned, against Hugging Face, onnxruntime and OpenVINO on this machine.
+
+    `given` are fields of `BenchRequest`: `bench("runs/sst2", task="sst2", data="glue")`.
+    """
+    from thresher.evaluation.lineup import parse_engines
+    from thresher.models.checkpoint import read_manifest
+    from thresher.records import append_record, check_appendable
+
+    shown, _ = heard(progress, None)
+    request = asked(BenchRequest, run, given, name="run")
+    place = "cpu" if request.device == "auto" else pick_device(request.device)
+    half = _half(request.dtype, place)
+    engines = parse_engines(request.engines, place)
+    if request.record is not None:
+        check_appendable(request.record)
+    task, examples = _load_rows(request, read_manifest(request.run))
+    checked = _Checked(request, place, half, engines, task, examples)
+    with quiet(), _threads(request.threads):
+        result = _raced(checked, shown)
+    if request.record is not None:
+        append_record(request.record, result.to_dict())
+    return result
+
+
+def _load_rows(request: BenchRequest, manifest: dict[str, Any]) -> "tuple[Task | None, list[Example]]":
+    """The task, where the rows have labels, and the rows of its first test split."""
+    from thresher.models.pairs import check_pairs
+    from thresher.tasks.files import read_texts
+
+    if request.texts is None:
+        task = request.load_test(request.run, manifest, ways="--texts FILE, --test FILE or --task NAME")
+        return task, next(iter(task.test.values()))
+    if any((request.task, request.data, request.test, *request.columns)):
+        raise ConfigError(f"--texts {request.texts} stands alone; leave out --task, --data, --test and the columns")
+    examples = read_texts(request.texts)
+    check_pairs(manifest, given_pairs=examples[0].pair is not None, name=request.run)  # encode wants all alike
+    return None, examples
+
+
+def _raced(checked: _Checked, progress: "Silent") -> BenchResult:
+    import torch
+
+    from thresher.evaluation.lineup import Material, dense_of
+    from thresher.evaluation.quality import check_outputs
+    from thresher.evaluation.verdict import judge
+    from thresher.models.attach import gates_of
+    from thresher.models.checkpoint import load
+
+    request, task, examples = checked.request, checked.task, checked.examples
+    checkpoint = load(request.run)
+    if task is not None:
+        check_outputs(checkpoint.model, task, name=request.run, manifest=checkpoint.manifest)
+    if "thresher" in checked.engines:
+        gates_of(checkpoint.model).require_thresholds()
+    dense = dense_of(request.run, checkpoint)
+    chosen, source = calibration_texts(task.train if task else [], examples, request.rows)
+    with tempfile.TemporaryDirectory() as work:
+        texts, calibration = _encoded(checkpoint, examples[: request.rows], chosen)
+        material = Material(
+            run=request.run,
+            dense=dense.folder,
+            work=Path(work),
+            calibration=calibration,
+            pad_id=checkpoint.tokenizer.pad_token_id,
+            threads=torch.get_num_threads(),
+            texts=texts,
+            batch_size=request.batch_size,
+            device=checked.place,
+            half=checked.half,
+        )
+        plan = _Plan(request, checked.engines, material, texts, task)
+        found, missing = _measure(plan, checkpoint.model, progress)
+    return BenchResult(
+        run=request.run,
+        rivals=dense.name,
+        about=_about(plan),
+        calibration={"texts": len(chosen), "source": source} if checked.place == "cpu" else None,
+        rows=found,
+        missing=missing,
+        verdict=judge(found),
+    )
+
+
+def _encoded(checkpoint: "Checkpoint", *parts: "list[Example]") -> "list[list[Encoded]]":
+    """Each part as the run was trained to read it."""
+    from thresher.tasks.encode import encode, usable_positions
+
+    length, positions = trained_length(checkpoint.manifest), usable_positions(checkpoint.model.config)
+    return [encode(checkpoint.tokenizer, part, max_length=length, positions=positions).rows for part in parts]
+
+
+def _about(plan: _Plan) -> dict[str, Any]:
+    """What was measured, how and where, for the record."""
+    from thresher.records import provenance
+
+    material, lengths = plan.material, sorted(len(row.input_ids) for row in plan.texts)
+    about = provenance(device=material.device, seed=None)
+    return {
+        "task": plan.task.spec.name if plan.task else None,
+        "texts": len(lengths),
+        "mean_length": sum(lengths) / len(lengths),
+        "lengths": {"min": lengths[0], "median": lengths[len(lengths) // 2], "max": lengths[-1]},
+        "batch_size": material.batch_size,
+        "rounds": plan.request.rounds,
+        "threads": material.threads,
+        "engines": list(plan.engines),
+        "device_type": material.device,
+        "memory": MEMORY[material.device] if plan.request.memory else None,
+        **about,
+        "versions": {**about["versions"], **_rival_versions(material.device)},
+    }
+
+
+def _measure(plan: _Plan, model: Any, progress: "Silent") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows that were measured, with their ratios, and those that are missing."""
+    from concurrent.futures.process import BrokenProcessPool
+
+    import torch
+
+    from thresher.evaluation.alone import peak_memory
+    from thresher.evaluation.lineup import Missing, line_up, rows_of
+    from thresher.evaluation.speed import race
+    from thresher.evaluation.verdict import add_ratios_
+    from thresher.models.attach import encoder_shape
+
+    material, rounds = plan.material, plan.request.rounds
+    with progress.brief() as bars:
+        name = "loading and exporting" if material.device == "cpu" else "loading"
+        bars.begin(name, total=len(rows_of(plan.engines, material.device)))
+        contenders, missing = line_up(plan.engines, material, on_step=bars.step)
+        bars.begin("racing", total=len(contenders) * (rounds + 1))
+        speeds = race(
+            contenders,
+            plan.texts,
+            plan.task,
+            shape=encoder_shape(model),
+            batch_size=material.batch_size,
+            rounds=rounds,
+            latency_texts=min(LATENCY_TEXTS, len(plan.texts)),
+            on_step=bars.step,
+        )
+        rows = [speed.to_dict() for speed in speeds]
+        add_ratios_(rows)
+        if plan.request.memory:
+            bars.begin("measuring memory", total=len(contenders))
+            for row, contender in zip(rows, contenders, strict=True):
+                try:
+                    row |= asdict(peak_memory(contender.spec, plan.texts, material.batch_size))
+                # Killed, most likely for want of memory, or out of the GPU's; the race still counts.
+                except (BrokenProcessPool, torch.OutOfMemoryError) as error:
+                    missing.append(Missing(row["engine"], row["dtype"], f"peak memory: {error}", row["mode"]))
+                bars.step()
+    return rows, [asdict(row) for row in missing]
+
+
+def calibration_texts(train: "list[Example]", timed: "list[Example]", rows: int) -> "tuple[list[Example], str]":
+    """Texts for static int8, evenly spread: training ones where there are any, else timed ones, best not these rows."""
+    from thresher.tasks.splits import spread
+
+    found, source = (train, "training texts") if train else (timed[rows:] or timed, "test texts, unlabelled")
+    return spread(found, CALIBRATION_TEXTS), source
+
+
+def _half(dtype: str | None, place: str) -> str:
+    """The arithmetic of a GPU's rows; a processor's rows come in all that it has."""
+    from thresher.evaluation.lineup import HALVES
+
+    if dtype is not None and place == "cpu":
+        raise ConfigError(f"--dtype {dtype} goes with --device cuda; on the CPU every arithmetic is measured")
+    if dtype is not None and dtype not in HALVES:
+        raise ConfigError(f"dtype = {dtype!r} is not one of: {', '.join(HALVES)}")
+    return dtype or HALVES[0]
+
+
+@contextlib.contextmanager
+def _threads(wanted: int | None) -> Iterator[None]:
+    """So many processor threads for the time of the race."""
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        if wanted is not None:
+            torch.set_num_threads(wanted)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _rival_versions(place: str) -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in RIVAL_PACKAGES[place]:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

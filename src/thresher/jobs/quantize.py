@@ -1,0 +1,205 @@
+"""The quantize job: one artifact, pruned and int8: a run's copy with calibrated steps, and its measured quality."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from thresher.config import trained_length
+from thresher.engine.backends.linear import check_int8
+from thresher.engine.calibrate import Text, find_steps
+from thresher.engine.choose import STATIC
+from thresher.engine.steps import STEPS, write_steps
+from thresher.errors import DataError, RunError
+from thresher.evaluation.agreement import Logits
+from thresher.evaluation.int8 import DTYPES, Measured, measure_arithmetics
+from thresher.evaluation.quality import check_outputs
+from thresher.jobs.places import alone, check_place
+from thresher.jobs.quiet import quiet
+from thresher.jobs.request import asked, heard
+from thresher.jobs.rows import Rows, load_own_rows
+from thresher.models.checkpoint import MANIFEST, Checkpoint, load, read_manifest, replacing_folder
+from thresher.records import provenance, write_json
+from thresher.tasks.encode import encode, usable_positions
+from thresher.tasks.splits import fingerprint, spread
+
+if TYPE_CHECKING:
+    from thresher.tasks import Example, Task
+    from thresher.training.progress import Silent
+
+KIND = "static symmetric int8, per-channel steps"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeRequest(Rows):
+    """What `quantize` is asked for: a run's folder, the rows it was made with, and at most how many of its training
+    `texts` calibrate int8. With no rows named they are those of the run's own task."""
+
+    PATHS: ClassVar[tuple[str, ...]] = (*Rows.PATHS, "train", "selection", "run", "out")
+    COUNTS: ClassVar[tuple[str, ...]] = ("texts",)
+
+    run: Path
+    out: Path
+    train: Path | None = None
+    selection: Path | None = None
+    texts: int = 256
+    overwrite: bool = False
+
+    def load_own(self, manifest: dict[str, Any]) -> "Task":
+        return self.loaded or load_own_rows(
+            self.run,
+            manifest,
+            task=self.task_name,
+            data=self.data,
+            train=self.train,
+            selection=self.selection,
+            test=self.test,
+            columns=self.columns,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeResult:
+    """A quantized copy of a run: what calibrated it, and each arithmetic on the first test split."""
+
+    run: Path
+    out: Path
+    task: str
+    calibration_rows: int
+    source: str
+    split: str
+    rows: int
+    measured: dict[str, Measured]
+    provenance: dict[str, Any]
+
+    def block(self) -> dict[str, Any]:
+        """What the copy's thresher.json says of it."""
+        return {
+            "kind": KIND,
+            "calibration": {"rows": self.calibration_rows, "source": self.source},
+            "quality": {
+                "split": self.split,
+                "rows": self.rows,
+                **{dtype: asdict(found) for dtype, found in self.measured.items()},
+                "agreement": self.measured[STATIC].agreement,
+            },
+            "provenance": self.provenance,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"run": str(self.run), "out": str(self.out), "task": self.task, **self.block()}
+
+
+def quantize(run: str | Path | QuantizeRequest, *, progress: "Silent | None" = None, **given: Any) -> QuantizeResult:
+    """Calibrate static int8 on training rows, measure it on the test rows, and save a copy of the run with both.
+
+    `given` are fields of `QuantizeRequest`: `quantize("runs/sst2", out="runs/sst2-int8", data="glue")`.
+    """
+    shown, _ = heard(progress, None)
+    request = asked(QuantizeRequest, run, given, name="run")
+    with alone(request.out):
+        return _quantized(request, shown)
+
+
+def _quantized(request: QuantizeRequest, progress: "Silent") -> QuantizeResult:
+    check_quantize(request.run, request.out, overwrite=request.overwrite)
+    manifest = read_manifest(request.run)
+    task = request.load_own(manifest)
+    chosen = calibration_rows(task, request.texts)
+    split, examples = next(iter(task.test.items()))
+    with quiet():
+        checkpoint = load(request.run)
+        check_outputs(checkpoint.model, task, name=request.run, manifest=manifest)
+        limits: dict[str, Any] = {
+            "max_length": trained_length(manifest),
+            "positions": usable_positions(checkpoint.model.config),
+        }
+        calibration, test = (
+            [(row.input_ids, row.token_type_ids) for row in encode(checkpoint.tokenizer, part, **limits).rows]
+            for part in (chosen, examples)
+        )
+        labels = np.array([example.label for example in examples])
+        with progress.brief() as bars:
+            bars.begin("calibrating and measuring", total=len(calibration) + len(DTYPES) * len(test))
+
+            def advance(texts: int) -> None:
+                for _ in range(texts):
+                    bars.step()
+
+            return write_quantized(
+                request.run,
+                request.out,
+                checkpoint,
+                task=task.spec.name,
+                calibration=calibration,
+                source=f"training rows of {task.spec.name}",
+                test=test,
+                split=split,
+                score=lambda logits: task.score(logits, labels),
+                overwrite=request.overwrite,
+                on_texts=advance,
+            )
+
+
+def check_quantize(run: Path, out: Path, *, overwrite: bool = False) -> None:
+    """Everything that can be refused before any work."""
+    manifest = read_manifest(run)
+    if "quantization" in manifest or (run / STEPS).is_file():
+        raise RunError(f"{run} is already quantized; give the run that it was made from")
+    inner, outer = run.resolve(), out.resolve()
+    if inner.is_relative_to(outer) or outer.is_relative_to(inner):
+        raise RunError(f"{out} and {run} lie in one another; the quantized copy needs a folder of its own")
+    check_place(out, overwrite=overwrite)
+    check_int8()
+
+
+def calibration_rows(task: "Task", texts: int) -> "list[Example]":
+    """Training rows, evenly spread. Published data has training rows that are test rows too: those are left out."""
+    tested = {fingerprint(row) for rows in task.test.values() for row in rows}
+    rows = [row for row in task.train if fingerprint(row) not in tested]
+    if not rows:
+        raise DataError(f"task {task.spec.name} has no training rows that are not test rows too; int8 needs some")
+    return spread(rows, texts)
+
+
+def write_quantized(
+    run: Path,
+    out: Path,
+    checkpoint: Checkpoint,
+    *,
+    task: str,
+    calibration: Sequence[Text],
+    source: str,
+    test: Sequence[Text],
+    split: str,
+    score: Callable[[Logits], dict[str, float]],
+    overwrite: bool = False,
+    on_texts: Callable[[int], None] = lambda count: None,
+) -> QuantizeResult:
+    """Calibrate, measure, and write `out`: a copy of `run` with steps, and what is known of them in thresher.json.
+
+    `checkpoint` is the loaded run; `source` says where the calibration texts come from, `split` what the test texts
+    are; `score` gives the metrics of their logits. `on_texts` is told how many texts were just computed: every
+    calibration text once, every test text once for each of DTYPES.
+    """
+    check_quantize(run, out, overwrite=overwrite)
+    with replacing_folder(out) as folder:
+        steps = find_steps(checkpoint.model, calibration, on_texts=on_texts)
+        result = QuantizeResult(
+            run=run,
+            out=out,
+            task=task,
+            calibration_rows=len(calibration),
+            source=source,
+            split=split,
+            rows=len(test),
+            measured=measure_arithmetics(checkpoint, steps, test, score=score, on_texts=on_texts),
+            provenance=provenance(device="cpu", seed=None),
+        )
+        shutil.copytree(run, folder, dirs_exist_ok=True)
+        write_steps(folder, steps)
+        write_json(folder / MANIFEST, {**read_manifest(run), "quantization": result.block()})
+    return result
