@@ -26,12 +26,16 @@ def tokenizer(kind: str) -> Any:
     if kind == "bytes":
         inner = Tokenizer(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        inner.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=120, special_tokens=special))
+        inner.train_from_iterator(
+            CORPUS, trainers.BpeTrainer(vocab_size=120, special_tokens=special, show_progress=False)
+        )
     else:
         inner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         inner.normalizer = normalizers.BertNormalizer(lowercase=kind == "uncased")
         inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        inner.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=90, special_tokens=special))
+        inner.train_from_iterator(
+            CORPUS, trainers.WordPieceTrainer(vocab_size=90, special_tokens=special, show_progress=False)
+        )
     inner.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = {
         "pad_token": "[PAD]",
