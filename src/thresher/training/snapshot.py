@@ -55,7 +55,8 @@ def read_snapshot(work: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, A
         about = read_json(folder / "about.json", error=RunError)
         if not isinstance(about, dict) or not isinstance(about.get("identity", {}), dict):
             raise RunError("about.json is of another kind")
-        about["identity"] = with_methods_today(about.get("identity", {}))
+        if "identity" in about:
+            about["identity"] = with_methods_today(about["identity"])
         return {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}, about
     except (RunError, OSError, SafetensorError) as error:
         raise RunError(f"the saved state in {folder} is damaged ({error}); start anew with --overwrite") from error
