@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thresher.errors import DataError
+from thresher.errors import DataError, is_failure
 from thresher.tasks.batches import sorted_batches
 from thresher.tasks.task import Example
 from thresher.tasks.truth import Label
@@ -209,12 +209,16 @@ def _cut(tokenizer: Any, example: Example, limit: int | None) -> Example:
 def _tokenize(tokenizer: Any, examples: Sequence[Example], *, limit: int | None, first_row: int) -> list[Encoded]:
     try:
         return _call(tokenizer, examples, limit)
-    except (TypeError, ValueError) as error:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         # The tokenizer does not say which row it failed on: find it, so that the message can.
         for number, example in enumerate(examples, start=first_row):
             try:
                 _call(tokenizer, [example], limit)
-            except (TypeError, ValueError):
+            except BaseException as own:
+                if not is_failure(own):
+                    raise
                 raise DataError(
                     f"the tokenizer cannot read row {number}: {example.text[:40]!r}; correct or remove it"
                 ) from error
