@@ -210,3 +210,13 @@ def test_summary_is_json_and_consistent() -> None:
     assert found["cores"] == os.cpu_count() and found["cpu"]
     assert found["precision"] in ("fp32", "bf16")
     json.dumps(found)
+
+
+def test_half_characters_are_written_as_json_escapes(tmp_path: Path) -> None:
+    """A command's words may have them, and a run's description is written after hours of work."""
+    value = {"command": "prune \udc80 schön"}
+    records.write_json(tmp_path / "a.json", value)
+    records.append_record(tmp_path / "a.jsonl", value)
+    for name in ("a.json", "a.jsonl"):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert json.loads(text) == value and "schön" in text and "\\udc80" in text

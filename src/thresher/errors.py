@@ -34,3 +34,8 @@ class RunError(ThresherError):
 
 class Interrupted(RunError):
     """Somebody told the program to end; the message says what is left of its work."""
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether a library failed at its work, and was not told to end. A panic in Rust is no Exception, but a failure."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"

@@ -91,7 +91,13 @@ def read_json(path: Path, *, error: type[ThresherError]) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON to a temporary name and rename it, so a reader never sees half a file."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, _json_text(value, indent=2))
+
+
+def _json_text(value: Any, *, indent: int | None = None) -> str:
+    """As people can read it; half characters, which the words of a command may have, are escaped as JSON has them."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -124,7 +130,7 @@ def append_record(path: Path, row: dict[str, Any]) -> None:
     size = path.stat().st_size if path.exists() else 0
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            file.write(_json_text(row))
             file.flush()
             os.fsync(file.fileno())
     except OSError:

@@ -1,7 +1,8 @@
-"""Text from anywhere: whether there is something to read in it, and how to show it without obeying it."""
+"""Text from anywhere: whether and how far to read it, and how to show it without obeying it."""
 
 import re
 import unicodedata
+from itertools import islice
 from typing import Any
 
 NOTHING_TO_READ = ("Cc", "Cf", "Zl", "Zp", "Zs")  # control and format characters, separators
@@ -38,3 +39,40 @@ def shown(value: Any) -> str:
     except ValueError:
         return "a number of thousands of digits"
     return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+FAR = 50  # characters for each token that a model can take: a text beyond that is worth cutting before it is tokenized
+_WORD_BEFORE_A_SPACE = re.compile("[A-Za-z0-9](?= )")
+
+
+def beginning(text: str, tokens: int) -> str:
+    """The text up to the end of its word number `tokens` + 1, before a space; all of a text that is not far longer.
+
+    Of a tokenizer that `reads_word_by_word`, the tokens of this are the first tokens of the whole. They are usually
+    more than `tokens`; whoever counts fewer must tokenize the whole.
+    """
+    if len(text) <= FAR * tokens:
+        return text
+    end = next(islice(_WORD_BEFORE_A_SPACE.finditer(text), tokens, None), None)
+    return text if end is None else text[: end.end()]
+
+
+def reads_word_by_word(tokenizer: Any) -> bool:
+    """Whether what follows a space cannot change the tokens before it, and truncation leaves out the end.
+
+    So it is for WordPiece on BERT's words and for byte-level BPE: their rules look at single characters, or at runs
+    that a space after a letter ends. Others (SentencePiece's models, normalizers that join characters, added tokens
+    with spaces in them) may be so, too, but there is no proof.
+    """
+    inner: Any = getattr(tokenizer, "backend_tokenizer", None)
+    parts = tuple(type(getattr(inner, name, None)).__name__ for name in ("normalizer", "pre_tokenizer", "model"))
+    known = {
+        ("BertNormalizer", "BertPreTokenizer", "WordPiece"),
+        ("NoneType", "BertPreTokenizer", "WordPiece"),
+        ("NoneType", "ByteLevel", "BPE"),
+    }
+    if parts not in known or getattr(tokenizer, "truncation_side", "") != "right":
+        return False
+    if parts[1] == "ByteLevel" and not inner.pre_tokenizer.use_regex:
+        return False
+    return not any(re.search(r"\s", str(token)) for token in tokenizer.added_tokens_decoder.values())

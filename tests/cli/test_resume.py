@@ -148,9 +148,9 @@ def test_sigterm_is_heard_like_ctrl_c(places: dict[str, Path], tmp_path: Path, m
     """Containers and schedulers send it; the step is done and saved; afterwards it means again what it meant before."""
     stock_loss = trainer.finetune_loss
 
-    def told(*given: Any) -> Any:
+    def told(*given: Any, **more: Any) -> Any:
         signal.raise_signal(signal.SIGTERM)
-        return stock_loss(*given)
+        return stock_loss(*given, **more)
 
     monkeypatch.setattr(trainer, "finetune_loss", told)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -192,3 +192,19 @@ def test_names_that_can_be_no_folder(name: str) -> None:
             opener(name)
     with refused(CheckpointError, "is not a thresher run"):
         load(name)
+
+
+def test_a_panic_of_a_loader_is_one_line(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    class PanicException(BaseException):
+        pass
+
+    for error, kind in ((PanicException("index out of range"), ModelError), (KeyboardInterrupt(), KeyboardInterrupt)):
+
+        def fails(*args: Any, error: BaseException = error, **settings: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", fails)
+        with pytest.raises(kind):
+            load(saved)

@@ -200,3 +200,24 @@ def test_collate_rows_with_several_labels_and_with_none() -> None:
     several = collate([Encoded([2, 3], None, (1, 0)), Encoded([2, 3], None, (0, 0))], pad_id=0)
     assert several["labels"].tolist() == [[1.0, 0.0], [0.0, 0.0]] and several["labels"].dtype == torch.float32
     assert "labels" not in collate([Encoded([2, 3], None, None)], pad_id=0)
+
+
+class PanicException(BaseException):
+    """What Rust's panics are in Python: no Exception."""
+
+
+def test_a_panic_in_the_tokenizer_names_the_row(tokenizer: Any) -> None:
+    class Panics:
+        num_special_tokens_to_add = staticmethod(tokenizer.num_special_tokens_to_add)
+
+        def __call__(self, texts: list[str], *rest: Any, **options: Any) -> Any:
+            if "bad" in texts:
+                raise PanicException("called `Option::unwrap()` on a `None` value")
+            if "stop" in texts:
+                raise KeyboardInterrupt
+            return tokenizer(texts, *rest, **options)
+
+    with pytest.raises(DataError, match="the tokenizer cannot read row 2: 'bad'; correct or remove it"):
+        encode(Panics(), [Example("good", None, 0), Example("bad", None, 0)], max_length=8, positions=None)
+    with pytest.raises(KeyboardInterrupt):
+        encode(Panics(), [Example("stop", None, 0)], max_length=8, positions=None)

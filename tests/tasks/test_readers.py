@@ -126,3 +126,9 @@ def test_any_text_survives_the_round_trip(tmp_path: Path, texts: list[str]) -> N
         file.writelines(json.dumps({"text": text, "label": "0"}, ensure_ascii=False) + "\n" for text in texts)
     assert [row["text"] for row in read_table(tmp_path / "rows.csv").rows] == texts
     assert [row["text"] for row in read_table(tmp_path / "rows.jsonl").rows] == texts
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".csv", "a\x00.csv", "\ud83d.csv"], ids=["long", "nul", "half"])
+def test_what_can_be_no_path(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="cannot be a path: .*; give the path of a data file"):
+        read_table(tmp_path / name)

@@ -16,7 +16,7 @@ from thresher.models import checkpoint
 from thresher.models.attach import gates_of
 from thresher.training import snapshot
 from thresher.training.optimizer import make_optimizer
-from thresher.training.snapshot import optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
+from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 
 INPUTS = {"input_ids": torch.tensor([[2, 5, 9, 10, 3]]), "attention_mask": torch.ones(1, 5, dtype=torch.long)}
 
@@ -164,3 +164,18 @@ def test_a_restored_optimizer_makes_the_same_next_step(tmp_path: Path) -> None:
     forgetful.load_state_dict(groups["model"])
     stepped(forgetful, new)
     assert not torch.equal(forgetful.classifier.weight, model.classifier.weight)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "9" * 5000], ids=["deep", "half", "digits"])
+def test_descriptions_that_cannot_be_read(tmp_path: Path, text: str) -> None:
+    write_snapshot(tmp_path, {}, {})
+    (tmp_path / "state" / "about.json").write_text(text, encoding="utf-8")
+    with pytest.raises(RunError, match=r"^the saved state in .* is damaged \(.*; start anew with --overwrite$"):
+        read_snapshot(tmp_path)
+    for other in ("[]", '{"identity": []}'):
+        (tmp_path / "state" / "about.json").write_text(other, encoding="utf-8")
+        with pytest.raises(RunError, match=r"is damaged \(about.json is of another kind\); start anew"):
+            read_snapshot(tmp_path)
+    (tmp_path / "remembered.json").write_text(text, encoding="utf-8")
+    with pytest.raises(RunError, match="remembered.json is not valid JSON"):
+        Memory(tmp_path, resuming=True, writes=False).recall()

@@ -14,6 +14,7 @@ EXTRAS = {
     "bench": ("the rivals in thresher bench", ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf")),
     "search": ("thresher search and thresher prune --max-drop", ("optuna", "matplotlib")),
     "figures": ("thresher reproduce", ("matplotlib",)),
+    "st": ("models inside SentenceTransformer and CrossEncoder", ("sentence_transformers",)),
 }
 
 

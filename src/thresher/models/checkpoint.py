@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from thresher.config import PruneConfig
 from thresher.core.heads import Head
-from thresher.errors import CheckpointError, ConfigError, ModelError
+from thresher.errors import CheckpointError, ConfigError, ModelError, is_failure
 from thresher.models.attach import gates_of, prune_, weights_without_gates
 from thresher.models.embedder import load_embedder
 from thresher.models.folder import check_room, first_line, read_config
@@ -147,7 +147,9 @@ def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) 
             )
     except ModelError:
         raise
-    except Exception as error:  # the loaders raise many kinds, from safetensors' to bare Exception
+    except BaseException as error:  # the loaders raise many kinds, from safetensors' to bare Exception and panics
+        if not is_failure(error):
+            raise
         raise ModelError(f"cannot load model and tokenizer from '{name}': {first_line(error)}") from error
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes up when there are no files
         raise ModelError(f"'{name}' has no tokenizer; add its tokenizer.json (tokenizer.save_pretrained writes it)")

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thresher.errors import DataError
+from thresher.errors import DataError, is_failure
 from thresher.tasks.batches import sorted_batches
 from thresher.tasks.task import Example
 from thresher.tasks.truth import Label
-from thresher.text import half_character
+from thresher.text import FAR, beginning, half_character, reads_word_by_word
 
 ENCODE_ROWS = 1000
 LONGEST_FIRST = "longest_first"
@@ -106,14 +106,14 @@ def encode(
     truncated = 0
     for start in range(0, len(examples), ENCODE_ROWS):
         chunk = examples[start : start + ENCODE_ROWS]
-        encoded = _tokenize(tokenizer, chunk, limit=None, first_row=start + 1)
+        read, encoded = _tokenize_enough(tokenizer, chunk, limit=limit, first_row=start + 1)
         if limit is not None:
             # Only the few rows that are too long are tokenized again: a fast tokenizer's own record of what it cut
             # grows with the product of both texts' lengths.
             long = [i for i, row in enumerate(encoded) if len(row.input_ids) > limit]
             if cut == "only_second":
                 _check_room(tokenizer, chunk, long, limit=limit - special, first_row=start + 1)
-            shorter = _call(tokenizer, [chunk[i] for i in long], limit, cut) if long else []
+            shorter = _call(tokenizer, [read[i] for i in long], limit, cut) if long else []
             for i, row in zip(long, shorter, strict=True):
                 encoded[i] = row
             truncated += len(long)
@@ -181,15 +181,44 @@ def _check_room(
             )
 
 
+def _tokenize_enough(
+    tokenizer: Any, examples: Sequence[Example], *, limit: int | None, first_row: int
+) -> tuple[list[Example], list[Encoded]]:
+    """What is read of each row, and its tokens without truncation: of a row far beyond `limit` only a beginning, which
+    is still longer than that."""
+    read = [_cut(tokenizer, example, limit) for example in examples]
+    encoded = _tokenize(tokenizer, read, limit=None, first_row=first_row)
+    for i, example in enumerate(examples):
+        if read[i] is not example and len(encoded[i].input_ids) <= (limit or 0):
+            read[i] = example
+            encoded[i] = _tokenize(tokenizer, [example], limit=None, first_row=first_row + i)[0]
+    return read, encoded
+
+
+def _cut(tokenizer: Any, example: Example, limit: int | None) -> Example:
+    """A text that is far too long, cut where that changes none of the tokens that are left; ten million characters take
+    minutes to tokenize. Of pairs the longer loses more, so that their lengths must be known."""
+    if limit is None or example.pair is not None or len(example.text) <= FAR * limit:
+        return example
+    if not reads_word_by_word(tokenizer):
+        return example
+    text = beginning(example.text, limit)
+    return example if len(text) == len(example.text) else replace(example, text=text)
+
+
 def _tokenize(tokenizer: Any, examples: Sequence[Example], *, limit: int | None, first_row: int) -> list[Encoded]:
     try:
         return _call(tokenizer, examples, limit)
-    except (TypeError, ValueError) as error:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         # The tokenizer does not say which row it failed on: find it, so that the message can.
         for number, example in enumerate(examples, start=first_row):
             try:
                 _call(tokenizer, [example], limit)
-            except (TypeError, ValueError):
+            except BaseException as own:
+                if not is_failure(own):
+                    raise
                 raise DataError(
                     f"the tokenizer cannot read row {number}: {example.text[:40]!r}; correct or remove it"
                 ) from error

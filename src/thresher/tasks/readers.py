@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from thresher.errors import DataError
+from thresher.workplace import path_problem
 
 FORMATS = ".csv, .tsv, .jsonl (each also with .gz or .xz) or .parquet"
 
@@ -49,6 +50,8 @@ class Table:
 
 def read_table(path: Path) -> Table:
     """Read a whole file; its format is chosen by its extension."""
+    if problem := path_problem(path):
+        raise DataError(f"{str(path)[:80]!r} cannot be a path: {problem}; give the path of a data file")
     if path.is_dir():
         raise DataError(f"{path} is a folder; give the path of a data file")
     suffixes = [suffix.lower() for suffix in path.suffixes]

@@ -3,7 +3,6 @@
 Random numbers need no saving: every step seeds its own from (seed, stage, step, process).
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from thresher.errors import RunError
 from thresher.methods import with_methods_today
 from thresher.models.checkpoint import replacing_folder
-from thresher.records import write_json
+from thresher.records import read_json, write_json
 
 STATE = "state"
 REMEMBERED = "remembered.json"
@@ -36,7 +35,7 @@ class Memory:
 
     def recall(self) -> Any:
         file = self._file if self._resuming else None
-        return json.loads(file.read_text(encoding="utf-8")) if file is not None and file.is_file() else None
+        return read_json(file, error=RunError) if file is not None and file.is_file() else None
 
 
 def write_snapshot(work: Path, groups: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
@@ -53,10 +52,13 @@ def read_snapshot(work: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, A
     if not (folder / "about.json").is_file():
         raise RunError(f"nothing to resume in {work}; start without --resume")
     try:
-        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-        about["identity"] = with_methods_today(about.get("identity", {}))
+        about = read_json(folder / "about.json", error=RunError)
+        if not isinstance(about, dict) or not isinstance(about.get("identity", {}), dict):
+            raise RunError("about.json is of another kind")
+        if "identity" in about:
+            about["identity"] = with_methods_today(about["identity"])
         return {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}, about
-    except (ValueError, SafetensorError) as error:
+    except (RunError, OSError, SafetensorError) as error:
         raise RunError(f"the saved state in {folder} is damaged ({error}); start anew with --overwrite") from error
 
 
