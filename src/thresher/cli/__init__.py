@@ -12,6 +12,7 @@ import typer
 
 from thresher.cli import bench, calibrate, demo, doctor, evaluate, explain, prune, quantize, reproduce, search
 from thresher.cli.output import fail, no_room, take_any_character
+from thresher.cli.quiet import loud_afterwards
 from thresher.errors import ConfigError, Interrupted, ThresherError
 from thresher.interruption import interruptions
 from thresher.workplace import alone_at, has_state, path_problem, work_of
@@ -34,7 +35,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     def run(*args: Any, **options: Any) -> None:
         check_paths(options)
         try:
-            with interruptions(at_once=True), _place_of(options.get("out")):
+            with interruptions(at_once=True), _place_of(options.get("out")), loud_afterwards():
                 command(*args, **options)
         except KeyboardInterrupt as stop:
             raise Interrupted(f"interrupted; {_advice(command, options.get('out'))}") from stop

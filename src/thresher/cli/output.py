@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
+from thresher.cli.quiet import quiet_libraries as quiet_libraries
 from thresher.errors import RunError
 from thresher.text import visible
 from thresher.workplace import FULL, refusal
@@ -90,14 +91,6 @@ def _let_go_of(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
-
-
-def quiet_libraries() -> None:
-    """Our own output says what matters; the libraries' load reports and progress bars would bury it."""
-    import transformers
-
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers leaves both untyped
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def percent(value: float | None) -> str:
