@@ -54,7 +54,8 @@ def read_snapshot(work: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, A
         raise RunError(f"nothing to resume in {work}; start without --resume")
     try:
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-        about["identity"] = with_methods_today(about.get("identity", {}))
+        if "identity" in about:
+            about["identity"] = with_methods_today(about["identity"])
         return {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}, about
     except (ValueError, SafetensorError) as error:
         raise RunError(f"the saved state in {folder} is damaged ({error}); start anew with --overwrite") from error
