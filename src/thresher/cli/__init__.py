@@ -11,6 +11,7 @@ import typer
 
 from thresher.cli import bench, calibrate, demo, doctor, evaluate, explain, prune, quantize, reproduce, search
 from thresher.cli.output import fail, no_room, take_any_character
+from thresher.cli.quiet import loud_afterwards
 from thresher.errors import ConfigError, Interrupted, ThresherError
 from thresher.interruption import interruptions
 from thresher.workplace import has_state, work_of
@@ -33,7 +34,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     def run(*args: Any, **options: Any) -> None:
         check_paths(options)
         try:
-            with interruptions(at_once=True):
+            with interruptions(at_once=True), loud_afterwards():
                 command(*args, **options)
         except KeyboardInterrupt as stop:
             raise Interrupted(f"interrupted; {_advice(command, options.get('out'))}") from stop

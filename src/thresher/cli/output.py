@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
+from thresher.cli.quiet import quiet_libraries as quiet_libraries
 from thresher.errors import RunError
 from thresher.text import visible
 from thresher.workplace import FULL, refusal
@@ -100,12 +101,6 @@ def listeners(screen: Console) -> dict[str, Any]:
         screen.print(text, style="yellow" if text.startswith("warning: ") else None, markup=False)
 
     return {"progress": Bars(screen), "note": note}
-
-
-def quiet_libraries() -> None:
-    from thresher.jobs.quiet import quiet_libraries as silence
-
-    silence()
 
 
 def percent(value: float | None) -> str:

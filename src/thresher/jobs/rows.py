@@ -92,7 +92,10 @@ def load_named_task(name: str, data: Path | None) -> "Task":
     from thresher.tasks import load_task
 
     if data is not None and not data.is_dir():
-        raise DataError(f"data folder {data} does not exist")
+        raise DataError(
+            f"data folder {data} does not exist; it must hold {name}/train*.jsonl and {name}/validation*.jsonl, or "
+            'leave --data out to ask the hub (pip install "thresher[hub]")'
+        )
     return load_task(name, data=data)
 
 

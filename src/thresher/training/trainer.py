@@ -350,7 +350,7 @@ class Trainer:
             raise RunError("resume needs the work folder of the interrupted run")
         groups, about = read_snapshot(self.work)
         identity = self._identity
-        changed = sorted(name for name, value in identity.items() if about["identity"].get(name) != value)
+        changed = sorted(name for name, value in identity.items() if about.get("identity", {}).get(name) != value)
         if changed:
             raise RunError(
                 f"the interrupted run had other settings for: {', '.join(changed)}; resume with the same ones"

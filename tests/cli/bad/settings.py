@@ -147,7 +147,11 @@ TASKS = [
     Bad(
         "unknown task", "prune {head} --task sst3 --out {tmp}/out", ("unknown task 'sst3'", "known tasks: movies, mnli")
     ),
-    Bad("no such data folder", "prune {head} --task sst2 --data {tmp}/no --out {tmp}/out", ("/no", "does not exist")),
+    Bad(
+        "no such data folder",
+        "prune {head} --task sst2 --data {tmp}/no --out {tmp}/out",
+        ("/no", "sst2/train*.jsonl", "hub"),
+    ),
     Bad(
         "folder without the task",
         "prune {head} --task sst2 --data {tmp} --out {tmp}/out",
