@@ -31,6 +31,8 @@ def test_a_reranker_without_labels(tmp_path: Path) -> None:
     about = tiny.manifest(tmp_path / "run")
     assert about["task"]["means"] == "score" and about["task"]["columns"]["group"] == "id"
     assert about["prune"]["protect"] == ["first", "first_segment"] and about["prune"]["separator_id"] == 3
+    again = tiny.succeeds("eval {run} --device cpu --json", run=tmp_path / "run").json()["splits"]["held_out"]
+    assert again["pruned"]["metrics"]["pearson"] == pytest.approx(quality["pruned"]["metrics"]["pearson"])
     labelled = [{**row, "label": int(i % 4 == 0)} for i, row in enumerate(pair_rows(60)[:24])]
     test = tiny.write_rows(tmp_path / "test.jsonl", labelled)
     found = tiny.succeeds("eval {run} --test {test} --device cpu --json", run=tmp_path / "run", test=test).json()
@@ -50,6 +52,8 @@ def test_several_labels_get_a_head_of_their_own(tmp_path: Path) -> None:
     assert {"micro_f1", "macro_f1"} <= done.json()["quality"]["held_out"]["pruned"]["metrics"].keys()
     about = tiny.manifest(tmp_path / "run")
     assert about["task"]["labels"] == ["cold", "long", "warm"] and about["task"]["separator"] == "|"
+    again = tiny.succeeds("eval {run} --device cpu --json", run=tmp_path / "run").json()["splits"]["held_out"]
+    assert again["pruned"]["metrics"] == done.json()["quality"]["held_out"]["pruned"]["metrics"]
     said = tiny.succeeds("eval {run} --test {test} --device cpu", run=tmp_path / "run", test=train)
     assert "micro_f1" in said.out + said.err
 
