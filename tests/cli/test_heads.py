@@ -67,3 +67,25 @@ def test_flags_that_do_not_fit(tmp_path: Path) -> None:
     ):
         done = tiny.thresher(f"prune nothing {flags} --out {{out}}", train=train, out=tmp_path / "run")
         assert done.code in (1, 2) and says in done.err
+
+
+def test_an_embedder_without_labels(tmp_path: Path) -> None:
+    """It learns from texts; pairs with a similarity test it, before and after it is saved."""
+    from tests.models.sentences import WORDS, embedder_folder
+
+    model = embedder_folder(tmp_path / "model")
+    texts = [" ".join(WORDS[(i * step) % len(WORDS)] for step in range(1, 4 + i % 7)) for i in range(1, 61)]
+    train = tiny.write_rows(tmp_path / "train.jsonl", [{"text": text} for text in dict.fromkeys(texts)])
+    pairs = [{"text": texts[i], "pair": texts[i + 1], "label": float(i % 5)} for i in range(20)]
+    test = tiny.write_rows(tmp_path / "test.jsonl", pairs)
+    call = "prune {model} --train {train} --test {test} --embed --pair-column pair --out {out} --max-length 16"
+    done = tiny.succeeds(f"{call} {STEPS} --json", model=model, train=train, test=test, out=tmp_path / "run")
+    quality = done.json()["quality"]["test"]
+    assert quality["pruned"]["metrics"].keys() == {"spearman", "score"} and quality["pruned"]["rows"] == 20
+    about = tiny.manifest(tmp_path / "run")
+    assert about["task"]["means"] == "embedding" and about["prune"]["collapse_last"] is False
+    again = tiny.succeeds("eval {run} --device cpu --json", run=tmp_path / "run").json()["splits"]["test"]
+    assert again["pruned"]["metrics"]["spearman"] == pytest.approx(quality["pruned"]["metrics"]["spearman"])
+    wrong = f"{call} {STEPS} --overwrite --finetune always"
+    refused = tiny.thresher(wrong, model=model, train=train, test=test, out=tmp_path / "run")
+    assert refused.code == 2 and "embeddings (--embed) have none; leave it out" in refused.err
