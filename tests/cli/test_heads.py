@@ -31,6 +31,8 @@ def test_a_reranker_without_labels(tmp_path: Path) -> None:
     about = tiny.manifest(tmp_path / "run")
     assert about["task"]["means"] == "score" and about["task"]["columns"]["group"] == "id"
     assert about["prune"]["protect"] == ["first", "first_segment"] and about["prune"]["separator_id"] == 3
+    again = tiny.succeeds("eval {run} --device cpu --json", run=tmp_path / "run").json()["splits"]["held_out"]
+    assert again["pruned"]["metrics"]["pearson"] == pytest.approx(quality["pruned"]["metrics"]["pearson"])
     labelled = [{**row, "label": int(i % 4 == 0)} for i, row in enumerate(pair_rows(60)[:24])]
     test = tiny.write_rows(tmp_path / "test.jsonl", labelled)
     found = tiny.succeeds("eval {run} --test {test} --device cpu --json", run=tmp_path / "run", test=test).json()
@@ -50,6 +52,8 @@ def test_several_labels_get_a_head_of_their_own(tmp_path: Path) -> None:
     assert {"micro_f1", "macro_f1"} <= done.json()["quality"]["held_out"]["pruned"]["metrics"].keys()
     about = tiny.manifest(tmp_path / "run")
     assert about["task"]["labels"] == ["cold", "long", "warm"] and about["task"]["separator"] == "|"
+    again = tiny.succeeds("eval {run} --device cpu --json", run=tmp_path / "run").json()["splits"]["held_out"]
+    assert again["pruned"]["metrics"] == done.json()["quality"]["held_out"]["pruned"]["metrics"]
     said = tiny.succeeds("eval {run} --test {test} --device cpu", run=tmp_path / "run", test=train)
     assert "micro_f1" in said.out + said.err
 
@@ -63,3 +67,25 @@ def test_flags_that_do_not_fit(tmp_path: Path) -> None:
     ):
         done = tiny.thresher(f"prune nothing {flags} --out {{out}}", train=train, out=tmp_path / "run")
         assert done.code in (1, 2) and says in done.err
+
+
+def test_an_embedder_without_labels(tmp_path: Path) -> None:
+    """It learns from texts; pairs with a similarity test it, before and after it is saved."""
+    from tests.models.sentences import WORDS, embedder_folder
+
+    model = embedder_folder(tmp_path / "model")
+    texts = [" ".join(WORDS[(i * step) % len(WORDS)] for step in range(1, 4 + i % 7)) for i in range(1, 61)]
+    train = tiny.write_rows(tmp_path / "train.jsonl", [{"text": text} for text in dict.fromkeys(texts)])
+    pairs = [{"text": texts[i], "pair": texts[i + 1], "label": float(i % 5)} for i in range(20)]
+    test = tiny.write_rows(tmp_path / "test.jsonl", pairs)
+    call = "prune {model} --train {train} --test {test} --embed --pair-column pair --out {out} --max-length 16"
+    done = tiny.succeeds(f"{call} {STEPS} --json", model=model, train=train, test=test, out=tmp_path / "run")
+    quality = done.json()["quality"]["test"]
+    assert quality["pruned"]["metrics"].keys() == {"spearman", "score"} and quality["pruned"]["rows"] == 20
+    about = tiny.manifest(tmp_path / "run")
+    assert about["task"]["means"] == "embedding" and about["prune"]["collapse_last"] is False
+    again = tiny.succeeds("eval {run} --device cpu --json", run=tmp_path / "run").json()["splits"]["test"]
+    assert again["pruned"]["metrics"]["spearman"] == pytest.approx(quality["pruned"]["metrics"]["spearman"])
+    wrong = f"{call} {STEPS} --overwrite --finetune always"
+    refused = tiny.thresher(wrong, model=model, train=train, test=test, out=tmp_path / "run")
+    assert refused.code == 2 and "embeddings (--embed) have none; leave it out" in refused.err

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,3 +131,27 @@ def test_hidden_distillation_of_embeddings_by_hand() -> None:
     teacher = [torch.zeros(2, 2, 2), torch.zeros(2, 2, 2)]
     found = hidden_distillation_loss(states, teacher, which="embeddings", alive=alive)
     assert found.item() == pytest.approx(20 / 6)
+
+
+@pytest.mark.parametrize(("outputs", "means"), [(3, "classes"), (1, "value")])
+def test_classes_and_values_lose_what_they_always_did_to_the_bit(outputs: int, means: str) -> None:
+    """Losses and gradients, said or not said what outputs mean, are those of the plain functions."""
+    generator = torch.Generator().manual_seed(0)
+    plain = torch.randn(6, outputs, generator=generator)
+    teacher = torch.randn(6, outputs, generator=generator)
+    labels = torch.randint(0, outputs + 1, (6,), generator=generator) % max(outputs, 2)
+    for said in (means, None):
+        ours, theirs = plain.clone().requires_grad_(), plain.clone().requires_grad_()
+        found = task_loss(ours, labels, means=said)
+        soft = distillation_loss(ours, teacher, temperature=2.0, means=said)
+        if means == "value":
+            wanted = F.mse_loss(theirs.squeeze(-1), labels.float())
+            wanted_soft = F.mse_loss(theirs, teacher)
+        else:
+            wanted = F.cross_entropy(theirs, labels)
+            one, other = F.log_softmax(theirs / 2.0, dim=-1), F.log_softmax(teacher / 2.0, dim=-1)
+            wanted_soft = F.kl_div(one, other, reduction="batchmean", log_target=True) * 4.0
+        assert torch.equal(found, wanted) and torch.equal(soft, wanted_soft)
+        (0.5 * found + 0.5 * soft).backward()
+        (0.5 * wanted + 0.5 * wanted_soft).backward()
+        assert ours.grad is not None and theirs.grad is not None and torch.equal(ours.grad, theirs.grad)

@@ -67,3 +67,4 @@ def test_agreement_of_orders_by_hand() -> None:
     dense = np.array([3.0, 2.0, 1.0, 5.0, 4.0, 1.0, 2.0, 2.0])
     ours = np.array([9.0, 8.0, 1.0, 4.0, 5.0, 7.0, 1.0, 0.0])
     assert order_agreement(ours, dense, groups) == {"spearman": pytest.approx(0), "top1": pytest.approx(2 / 3)}
+    assert order_agreement(ours[5:6], dense[5:6], groups[5:6]) == {}

@@ -10,6 +10,7 @@ pytest.importorskip("optuna")
 from tests.training.test_meanings import SEGMENT, rerank_task
 from tests.training.tiny import Recorder, gated_model, quick, tiny_tokenizer
 from thresher.config import SearchConfig
+from thresher.models.heads import head_of
 from thresher.training.search.chain import search
 
 
@@ -28,4 +29,4 @@ def test_a_reranker_is_searched_for_without_labels(tmp_path: Path) -> None:
     for point in found.report["points"]:
         assert point["drop"] == pytest.approx(1 - point["metrics"]["pearson"], abs=1e-6)
         assert point["interval"][0] <= point["drop"] <= point["interval"][1]
-    assert found.report["within"]
+    assert found.report["within"] and head_of(found.model).means == "score"

@@ -32,7 +32,8 @@ def mean_by_query(scores: Floats, relevance: Floats, groups: NDArray[np.integer]
 def order_agreement(scores: Floats, reference: Floats, groups: NDArray[np.integer]) -> dict[str, float]:
     """Mean over queries of Spearman's correlation, and the share of queries whose best row is the same.
 
-    Queries of one row have no order, and those with equal scores throughout no correlation: they do not count.
+    Queries of one row have no order, and those with equal scores throughout no correlation: they do not count, and
+    what no query has is left out.
     """
     from scipy.stats import spearmanr
 
@@ -43,7 +44,8 @@ def order_agreement(scores: Floats, reference: Floats, groups: NDArray[np.intege
             same.append(float(ours.argmax() == theirs.argmax()))
             if np.ptp(ours) > 0 and np.ptp(theirs) > 0:
                 correlations.append(float(spearmanr(ours, theirs).statistic))
-    return {"spearman": _mean(np.array(correlations)), "top1": _mean(np.array(same))}
+    found = {"spearman": correlations, "top1": same}
+    return {name: _mean(np.array(values)) for name, values in found.items() if values}
 
 
 def _judged(ranked: Floats) -> tuple[float, float, float]:

@@ -9,7 +9,7 @@ from thresher.tasks.files import digest_of, load_file_task
 from thresher.tasks.splits import fingerprint
 from thresher.tasks.task import Example, Task
 
-PLAIN = (None, "classes", "value")  # what labels may mean for rows to be read again without further settings
+PLAIN = (None, "classes", "value")  # what a label column says by itself
 
 
 def rows_held_out(description: Mapping[str, Any]) -> Task | None:
@@ -61,14 +61,17 @@ def _again(description: Mapping[str, Any]) -> Task | None:
     if "train" not in files or not isinstance(columns, dict) or not isinstance(labels, list):
         return None
     unchanged = all(path.is_file() and digest_of(path) == digest for path, digest in files.values())
-    if not unchanged or description.get("means") not in PLAIN:
+    if not unchanged:
         return None
+    kind: dict[str, Any] = {"regression": not labels, "class_names": labels or None}
+    if description.get("means") not in PLAIN:
+        kind = {"means": description["means"], "separator": description.get("separator")}
+        kind["group_column"] = columns.get("group")
     paths: Any = {name: path for name, (path, _) in files.items() if name in ("train", "test", "selection")}
     return load_file_task(
         **paths,
         text_column=columns["text"],
         pair_column=columns.get("pair"),
         label_column=columns["label"],
-        regression=not labels,
-        class_names=labels or None,
+        **kind,
     )

@@ -19,6 +19,7 @@ from thresher.config import SearchConfig, TrainConfig
 from thresher.errors import ConfigError, RunError
 from thresher.models.attach import gates_of, prune_, weights_without_gates
 from thresher.models.checkpoint import load_dense
+from thresher.models.defaults import mean_by_
 from thresher.tasks.chance import below_chance
 from thresher.tasks.said import drop_or_gain
 from thresher.tasks.splits import counted
@@ -221,6 +222,7 @@ def _show(table: Table, settings: SearchConfig, said: dict[str, Any], shown: Sil
 def _load(setup: Setup, point: Point) -> tuple[Any, dict[str, Tensor]]:
     """The chosen model with its gates, and the dense weights."""
     model, _ = load_dense(setup.folder / DENSE, whole=True)
+    mean_by_(model, setup.task.spec.means)
     prune_(model, setup.prune)
     dense = {name: value.clone() for name, value in weights_without_gates(model).items()}
     model.load_state_dict(weights_of(setup, point.target))
