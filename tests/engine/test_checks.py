@@ -31,7 +31,9 @@ def test_no_dials(dial: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "least"), [(check_window, 1), (check_max_tokens, 1), (check_max_length, 4)], ids=lambda value: str(value)
+    ("check", "least"),
+    [(check_window, 1), (check_max_tokens, 1), (check_max_length, 4)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_whole_numbers(check: Callable[[Any], int], least: int) -> None:
     name = check.__name__.removeprefix("check_")

@@ -8,6 +8,16 @@ from contextlib import contextmanager
 FOR_CHILDREN = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 
+def quiet_libraries() -> None:
+    """For the rest of the process, and in processes that it starts."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers leaves both untyped
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    for name, value in FOR_CHILDREN.items():
+        os.environ.setdefault(name, value)
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """For the time of a job, here and in processes that it starts; the caller's own settings come back."""
@@ -15,15 +25,13 @@ def quiet() -> Iterator[None]:
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     told = {name: os.environ.get(name) for name in FOR_CHILDREN}
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers leaves these untyped
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    os.environ.update({name: value for name, value in FOR_CHILDREN.items() if told[name] is None})
+    quiet_libraries()
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
         if bars:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
         for name, value in told.items():
             if value is None:
                 os.environ.pop(name, None)
