@@ -75,21 +75,21 @@ def _judged(key: Key, kind: Kind, task: "Task", run: Path, setting: Setting) -> 
     from thresher.tasks.metrics import cosines, neighbours_kept
 
     device, length, split = choose_device()[0], setting.config["train"]["max_length"], key["task"]
-    known = (kind.folder, key["model"], split)
+    embeds, known = task.spec.means == "embedding", (kind.folder, key["model"], split)
     if known not in _dense:
         model, tokenizer = load_dense(setting.model(key["model"]), whole=True)
         mean_by_(model, task.spec.means)
         prune_(model)
         model.to(device)
         found = evaluate(model, tokenizer, task, split=split, max_length=length, pruned=False)
-        outputs = outputs_of(model, tokenizer, task, split=split, max_length=length, pruned=False)
+        outputs = outputs_of(model, tokenizer, task, split=split, max_length=length) if embeds else None
         _dense[known] = (found.metrics, outputs)
     metrics, outputs = _dense[known]
     checkpoint = load(run)
     checkpoint.model.to(device)
     pruned = evaluate(checkpoint.model, checkpoint.tokenizer, task, split=split, max_length=length, dense=outputs)
     near: dict[str, float] = {}
-    if task.spec.means == "embedding":
+    if embeds:
         own = outputs_of(checkpoint.model, checkpoint.tokenizer, task, split=split, max_length=length, pruned=True)
         near = {"cosine": float(cosines(own, outputs).mean()), "neighbours": neighbours_kept(own, outputs)}
     return {
