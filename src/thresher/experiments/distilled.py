@@ -20,11 +20,11 @@ _measuring = threading.Lock()  # one model at a time on the device, and the dens
 @dataclass(frozen=True)
 class Kind:
     """Rerankers, or embedders: the folder of prepared rows in --data, the words that tell `thresher prune` what they
-    are, how they are loaded, and the metric of a row's dense and pruned score."""
+    are, how they are loaded with the test rows of a name, and the metric of a row's dense and pruned score."""
 
     folder: str
     words: tuple[str, ...]
-    load: Callable[[Path], "Task"]
+    load: Callable[[Path, str], "Task"]
     metric: str
 
 
@@ -60,7 +60,7 @@ def measure(key: Key, kind: Kind, setting: Setting) -> Row | None:
     source, data = str(setting.model(key["model"])), str(setting.data_folder())
     if not ensured(words(key, kind, setting.config, source=source, data=data, out=str(out)), out, setting):
         return None
-    task = kind.load(setting.data_folder() / kind.folder)
+    task = kind.load(setting.data_folder() / kind.folder, key["task"])
     with setting.place() as free, _measuring:
         return _judged(key, kind, task, out, setting) if free else None
 

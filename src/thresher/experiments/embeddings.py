@@ -13,7 +13,7 @@ from thresher.experiments.publish import markdown_table, write_between_marks
 
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
 
-KIND = Kind("embed", ("--embed", "--pair-column", "pair"), load, "spearman")
+KIND = Kind("embed", ("--embed", "--pair-column", "pair"), lambda folder, test: load(folder), "spearman")
 
 
 def check(setting: Setting) -> None:

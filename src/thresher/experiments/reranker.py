@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thresher.experiments import distilled
 from thresher.experiments.distilled import KEY, Kind, keys
@@ -11,12 +11,19 @@ from thresher.experiments.experiment import Key, Row, Setting
 from thresher.experiments.publish import markdown_table, write_between_marks
 from thresher.experiments.reranker_rows import load
 
+if TYPE_CHECKING:
+    from thresher.tasks.task import Task
+
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
 
-COLUMNS = ("text-column", "query"), ("pair-column", "document"), ("group-column", "group")
-KIND = Kind(
-    "rerank", ("--rerank", *(word for name, value in COLUMNS for word in (f"--{name}", value))), load, "ndcg@10"
-)
+COLUMNS = ("--text-column", "query", "--pair-column", "document", "--group-column", "group")
+
+
+def _load(folder: Path, test: str) -> "Task":
+    return load(folder, tests=(test,))
+
+
+KIND = Kind("rerank", ("--rerank", *COLUMNS), _load, "ndcg@10")
 
 
 def check(setting: Setting) -> None:
