@@ -216,10 +216,10 @@ class TrainConfig(Settings):
         "hidden states to match: 'first_token' (of every layer) or 'embeddings' (of every live token; the paper's)",
         choices=("first_token", "embeddings"),
     )
-    widths: tuple[float, ...] = setting(
-        (1.0, 3.0, 5.0, 8.0),
+    widths: tuple[float, ...] | None = setting(
+        None,
         "layers of a 12-layer model, scaled to others, over which the tokens fall: a shape for each, of which the one "
-        "nearest to the dense model is trained to the end",
+        "nearest to the dense model is trained to the end; nothing means 1, 3, 5, 8, and 8, 24, 48 for embeddings",
         above=0.0,
         of=("thresher",),
     )
@@ -265,7 +265,7 @@ class TrainConfig(Settings):
                 f"method = '{self.method}' learns nothing that lambda_ = {self.lambda_} could price"
                 f"{' (recipe paper has it)' if self.recipe == 'paper' else ''}; give target_flops, or method ltp"
             )
-        if not self.widths:
+        if self.widths is not None and not self.widths:
             raise ConfigError("widths is empty; give at least one number of layers")
         if self.accumulate > self.batch_size:
             raise ConfigError(f"accumulate = {self.accumulate} is larger than batch_size = {self.batch_size}")

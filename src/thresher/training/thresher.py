@@ -20,6 +20,9 @@ from thresher.models.rules import Rule
 from thresher.training.budget import resting_from
 from thresher.training.method import Method
 
+WIDTHS = (1.0, 3.0, 5.0, 8.0)  # layers of 12 over which tokens fall
+# An embedding is no single decision: where tokens fall to the first one alone, most of it is lost.
+EMBEDDING_WIDTHS = (8.0, 24.0, 48.0)
 ROUNDS = (0.15, 0.3)  # of the steps: after the first the worse half of the shapes goes, after the last all but one
 GAIN = 0.1  # of a threshold's logarithm, for the error of its layer's share
 
@@ -123,7 +126,8 @@ class Thresher(Method):
             raise ConfigError(
                 "method = 'thresher' ends in layers that keep only protected tokens; add 'first' to protect"
             )
-        self._widths = list(dict.fromkeys(max(1.0, width * layers / 12) for width in self.config.widths))
+        widths = self.config.widths or (EMBEDDING_WIDTHS if self.run.means == "embedding" else WIDTHS)
+        self._widths = list(dict.fromkeys(max(1.0, width * layers / 12) for width in widths))
         self.searches = len(self._widths)
         mean_score = 1.0 if config.scale == "relative" else 1.0 / float(self.run.lengths.float().mean())
         self._begin_with(Shapes(len(self._widths), layers, floor=0.01 * mean_score))
