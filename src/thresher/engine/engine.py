@@ -1,5 +1,6 @@
 """The engine that users hold: texts in, answers out, in packed batches that really drop tokens."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from copy import deepcopy
 from functools import partial
@@ -12,6 +13,7 @@ from thresher.core.heads import Head
 from thresher.engine.checks import check_dtype_name, check_max_length, check_max_tokens, check_window
 from thresher.engine.choose import Choice, choose
 from thresher.engine.executor import Executor
+from thresher.engine.forks import check_process, expect_forks
 from thresher.engine.predictions import Outputs, Prediction, Ranked, answers, sigmoid
 from thresher.engine.steps import read_steps
 from thresher.engine.stream import Computed, Item, TextStream
@@ -31,6 +33,8 @@ class Engine:
 
     A text's result does not depend on the texts it is batched with, but for rounding: products of other shapes add up
     in another order. Texts of more than `max_length` tokens are truncated; of a reranker's pairs, the documents.
+
+    On the CPU it also works in processes that are forked once it is loaded, with one thread in each.
     """
 
     def __init__(
@@ -46,6 +50,8 @@ class Engine:
     ) -> None:
         """`pairs`: whether the model is for pairs of texts, where that is known; the other kind is refused."""
         max_length = check_max_length(max_length)
+        expect_forks()
+        self._process = os.getpid()
         self.executor, self.tokenizer, self.labels, self.why = executor, tokenizer, list(labels), why
         self.head = head or Head(means="classes" if labels else "value")
         self.max_length = min(max_length or executor.tables.positions, executor.tables.positions)
@@ -204,6 +210,7 @@ class Engine:
         return np.stack(rows) if rows else np.empty((0, width), np.float32)
 
     def _compute(self, items: Iterable[Item], *, max_tokens: int | None, window: int) -> Iterator[Computed]:
+        check_process(self._process, self.executor.device)
         max_tokens = self.executor.token_budget if max_tokens is None else check_max_tokens(max_tokens)
         window = check_window(window)
         if isinstance(items, str):

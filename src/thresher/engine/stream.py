@@ -1,7 +1,7 @@
 """From a stream of texts to computed outputs: read in windows, packed by length, tokenized beside the computing."""
 
 import math
-import threading
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from thresher.engine.executor import Executor, Output
+from thresher.engine.forks import OneAtATime, check_stream
 from thresher.engine.predictions import Outputs
 from thresher.engine.texts import EncodedText, encode_texts
 
@@ -59,11 +60,11 @@ class TextStream:
         # A tokenizer may have been given words that the model lacks, or number segments that it does not tell apart.
         words = len(tokenizer) if hasattr(tokenizer, "__len__") else math.inf
         self._may_miss = words > executor.tables.words or executor.tables.types == 1
-        self._tokenizing = threading.Lock()  # a tokenizer keeps its truncation as state: one call at a time
+        self._tokenizing = OneAtATime()  # a tokenizer keeps its truncation as state: one call at a time
 
     def __call__(self, items: Iterable[Item], *, max_tokens: int, window: int) -> Iterator[Computed]:
         """Every text in its order, `window` of them read at a time, in batches of at most `max_tokens`."""
-        stream = iter(items)
+        stream, process = iter(items), os.getpid()
         failure: list[Exception] = []
 
         def read() -> list[Item]:
@@ -83,7 +84,9 @@ class TextStream:
             while ready is not None:
                 chunk = read()
                 pending = pool.submit(self._prepare, chunk, max_tokens) if chunk else None
-                yield from self._computed(*ready)
+                for computed in self._computed(*ready):
+                    yield computed
+                    check_stream(process)
                 ready = None if pending is None else pending.result()
         if failure:
             raise failure[0]
