@@ -20,10 +20,12 @@ from thresher.engine.stream import Computed, Item, TextStream
 from thresher.engine.weights import LayerSteps, read_weights
 from thresher.errors import ConfigError, DataError, ModelError
 from thresher.models.attach import known_of, length_in_training
-from thresher.models.checkpoint import MANIFEST, load, load_dense
+from thresher.models.checkpoint import load, load_dense
 from thresher.models.heads import head_of
+from thresher.models.manifest import is_run
 from thresher.models.pairs import takes_pairs
 from thresher.models.plan import plan_of
+from thresher.workplace import expanded
 
 WINDOW = 1024  # texts read at a time
 
@@ -81,9 +83,8 @@ class Engine:
         layers that leave only protected tokens do so at any dial above 0. `max_length` in tokens: as in training if not
         given, or else what the model can take.
         """
-        folder = Path(path).expanduser()
-        if (folder / MANIFEST).is_file():
-            steps = read_steps(folder)
+        if is_run(path):
+            steps = read_steps(Path(expanded(path)))
             checkpoint = load(path)
             model, tokenizer = checkpoint.model, checkpoint.tokenizer
         else:
@@ -144,7 +145,8 @@ class Engine:
 
         `window` texts are read at a time, and tokenized while the window before is computed; inside a window, texts of
         similar length share a batch of at most `max_tokens` tokens (4,096 on the CPU and 65,536 on a GPU, if not
-        given). A bad text gives a prediction with an error. `progress` shows a bar on standard error.
+        given). A text that is bad, or that cannot be computed, gives a prediction with an error. `progress` shows a bar
+        on standard error.
         """
         if self.head.means == "embedding":
             raise self._other("predict", "embed(texts)")

@@ -4,10 +4,10 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from thresher.engine.executor import Executor, Output
 from thresher.engine.forks import OneAtATime, check_stream
 from thresher.engine.predictions import Outputs
 from thresher.engine.texts import EncodedText, encode_texts
+from thresher.models.folder import first_line
 
 Item = str | tuple[str, str]
 
@@ -32,7 +33,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts of a window by their numbers, and the call that computes them."""
+    """Texts of a window by their numbers, and the call that computes them, or raises why they cannot be packed."""
 
     numbers: list[int]
     run: Callable[[], Output]
@@ -113,22 +114,49 @@ class TextStream:
     def _ready(self, encoded: Sequence[EncodedText]) -> Callable[[], Output]:
         """The call that computes a batch; it is packed here, while others are computed."""
         ids, types = [text.input_ids for text in encoded], [text.token_types for text in encoded]
-        return partial(self.executor.run, self.executor.pack(ids, types))
+        try:
+            return partial(self.executor.run, self.executor.pack(ids, types))
+        except Exception as error:  # a batch that cannot be packed must not harm the others of its window
+            return partial(_raise, error)
 
     def _computed(self, encoded: list[EncodedText], batches: list[Batch]) -> list[Computed]:
         """All of a window's texts, back in order."""
         found = {i: Computed(text) for i, text in enumerate(encoded) if text.error}
         for batch in batches:
-            output = batch.run()
-            outputs: Outputs = output.outputs.numpy()
-            finite: Any = np.isfinite(outputs).all(axis=1)
-            with np.errstate(invalid="ignore"):  # what is not a number gets an error, and no answer
-                answers = self.answer(outputs)
-            rows = zip(batch.numbers, outputs, answers, output.kept.tolist(), finite, strict=True)
-            found.update(
-                {i: Computed(encoded[i], row, answer, tuple(kept), bool(good)) for i, row, answer, kept, good in rows}
-            )
+            found |= self._batch_computed(encoded, batch)
         return [found[i] for i in range(len(encoded))]
+
+    def _batch_computed(self, encoded: list[EncodedText], batch: Batch) -> dict[int, Computed]:
+        """A batch's texts by their numbers.
+
+        Where it fails, its halves are tried, and theirs: a batch may be too large for the memory that is left, and a
+        text that is at fault gets the error alone.
+        """
+        try:
+            return self._batch_answered(encoded, batch)
+        except Exception as error:  # whatever the libraries raise, memory that is not to be had among it
+            if len(batch.numbers) == 1:
+                (i,) = batch.numbers
+                return {i: Computed(replace(encoded[i], error=f"the text cannot be computed: {first_line(error)}"))}
+        middle = len(batch.numbers) // 2
+        found: dict[int, Computed] = {}
+        for numbers in (batch.numbers[:middle], batch.numbers[middle:]):
+            half = Batch(numbers, self._ready([encoded[i] for i in numbers]))
+            found |= self._batch_computed(encoded, half)
+        return found
+
+    def _batch_answered(self, encoded: list[EncodedText], batch: Batch) -> dict[int, Computed]:
+        output = batch.run()
+        outputs: Outputs = output.outputs.numpy()
+        finite: Any = np.isfinite(outputs).all(axis=1)
+        with np.errstate(invalid="ignore"):  # what is not a number gets an error, and no answer
+            answers = self.answer(outputs)
+        rows = zip(batch.numbers, outputs, answers, output.kept.tolist(), finite, strict=True)
+        return {i: Computed(encoded[i], row, answer, tuple(kept), bool(good)) for i, row, answer, kept, good in rows}
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def within_budget(order: list[int], lengths: list[int], max_tokens: int) -> Iterator[list[int]]:

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thresher.text import is_blank
+from thresher.errors import is_failure
+from thresher.models.folder import first_line
+from thresher.text import FAR, beginning, half_character, is_blank, reads_word_by_word
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,35 @@ def encode_texts(
     found = [EncodedText([], error=problem) for problem in problems]
     for paired in (False, True):  # a tokenizer takes texts or pairs in one call, not both
         chosen = [i for i in good if isinstance(items[i], tuple) == paired]
-        for i, text in zip(chosen, _call_each(tokenizer, [items[i] for i in chosen], None, cuts), strict=True):
+        read, texts = _enough(tokenizer, {i: items[i] for i in chosen}, positions, cuts)
+        for i, text in texts.items():
             found[i] = text
         long = [i for i in chosen if len(found[i].input_ids) > positions]
         if long and (no_room := _no_room(tokenizer, positions, paired=paired)):
             shorter = [EncodedText([], error=no_room) for _ in long]
         else:
-            shorter = _call_each(tokenizer, [items[i] for i in long], positions, cuts if paired else "longest_first")
+            shorter = _call_each(tokenizer, [read[i] for i in long], positions, cuts if paired else "longest_first")
         for i, text in zip(long, shorter, strict=True):
             found[i] = replace(text, truncated=text.error is None)
     return found
+
+
+def _enough(
+    tokenizer: Any, items: dict[int, Any], positions: int, cuts: str
+) -> tuple[dict[int, Any], dict[int, EncodedText]]:
+    """What is read of each item, by its number, and its tokens without truncation.
+
+    Ten million characters take minutes to tokenize: of a text far beyond `positions` only a beginning is read, where
+    that changes none of the tokens that are left. Of pairs the longer loses more, so that their lengths must be known.
+    """
+    far = [i for i, item in items.items() if isinstance(item, str) and len(item) > FAR * positions]
+    cut = far if far and reads_word_by_word(tokenizer) else []
+    read = {**items, **{i: beginning(items[i], positions) for i in cut}}
+    found = dict(zip(read, _call_each(tokenizer, list(read.values()), None, cuts), strict=True))
+    short = [i for i in cut if len(found[i].input_ids) <= positions]  # a tokenizer may make nothing of some words
+    read |= {i: items[i] for i in short}
+    found |= zip(short, _call_each(tokenizer, [items[i] for i in short], None, cuts), strict=True)
+    return read, found
 
 
 def _no_room(tokenizer: Any, positions: int, *, paired: bool) -> str | None:
@@ -71,7 +92,7 @@ def _problem(item: Any, pairs: bool | None) -> str | None:
             return f"a {type(part).__name__} is not text; give a string"
         if is_blank(part):
             return "the text is empty; give at least one word"
-        if any("\ud800" <= character <= "\udfff" for character in part):
+        if half_character(part) is not None:
             return "the text holds half a character (a lone surrogate), which no tokenizer can read; remove it"
     return None
 
@@ -80,9 +101,11 @@ def _call_each(tokenizer: Any, items: Sequence[Any], limit: int | None, cuts: st
     """One call for all; where it fails, one by one, so that the text at fault is the only one to fail."""
     try:
         return _call(tokenizer, items, limit, cuts)
-    except Exception as error:  # tokenizers raise many kinds, and none says which text it was
+    except BaseException as error:  # tokenizers raise many kinds, panics too, and none says which text it was
+        if not is_failure(error):
+            raise
         if len(items) == 1:
-            return [EncodedText([], error=f"the tokenizer cannot read the text: {error}")]
+            return [EncodedText([], error=f"the tokenizer cannot read the text: {first_line(error)}")]
         return [found for item in items for found in _call_each(tokenizer, [item], limit, cuts)]
 
 
