@@ -29,7 +29,7 @@ from thresher.models.manifest import THRESHOLDS_ONLY, number_from_json
 from thresher.models.manifest import read_manifest as read_manifest
 from thresher.models.registry import family_named
 from thresher.models.rules import rule_from
-from thresher.models.sentence_folder import read_stored
+from thresher.models.sentence_folder import check_encoder, is_embedder, read_stored
 from thresher.models.stored import fit_tokenizer_, keep_stored_
 from thresher.records import write_json
 from thresher.workplace import expanded, path_problem, refusal
@@ -134,8 +134,12 @@ def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) 
     name = expanded(path)
     config = read_config(name, **config_changes)
     family_named(config.model_type)
-    stored = read_stored(name, config)
-    embeds = stored is not None and stored.head.means == "embedding" and not config_changes
+    stored = None
+    if config_changes and is_embedder(name):
+        check_encoder(name)  # the head goes anyway, with whatever pooling it has
+    else:
+        stored = read_stored(name, config)
+    embeds = stored is not None and stored.head.means == "embedding"
     check_room(name, config, whole=whole and not embeds)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)

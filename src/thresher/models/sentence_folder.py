@@ -57,6 +57,18 @@ def read_stored(name: str | Path, config: Any) -> Stored | None:
     raise unsupported_head(architecture)
 
 
+def check_encoder(name: str | Path) -> None:
+    """Refuse an embedder's folder that changes its encoder beside the Hugging Face files; its pooling does not count.
+
+    For whoever wants the encoder under a head of another kind.
+    """
+    modules = _modules(name) or []
+    if not modules or modules[0][0] != "Transformer":
+        kinds = ", ".join(kind for kind, _ in modules) or "(none)"
+        raise ModelError(f"'{name}' is made of the modules {kinds}; an encoder is taken of a Transformer that is first")
+    _transformer(name, modules[0][1], kind="SentenceTransformer")
+
+
 def _embedder(name: str | Path, config: Any, modules: list[tuple[str, str]], settings: dict[str, Any]) -> Stored:
     kinds = [kind for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
