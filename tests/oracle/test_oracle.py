@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.oracle.cases import FOLDER, Case, build_model, load_cases, losses, run
+from tests.oracle.reference import Case, build_model, load_cases, losses, run, small_cases, whole_cases
 from thresher.baselines.topk import retain_shares
 from thresher.core.cost import EncoderShape, dense_macs, flops, paper_macs, relative_flops
 
 CASES = load_cases()
-pytestmark = pytest.mark.skipif(not CASES, reason=f"no oracle cases in {FOLDER}; set THRESHER_ORACLE to their folder")
 
 
 def cases(**wanted: Any) -> pytest.MarkDecorator:
@@ -33,6 +32,22 @@ def close(ours: Tensor, theirs: Tensor, case: Case, where: Tensor | None = None)
 def never_empty(case: Case) -> Tensor:
     """(batch,) sequences the reference left at least one token: it can empty one, we never do."""
     return torch.stack([case.io[f"layer{i}.alive_out"].bool().any(dim=-1) for i in range(case.layers)]).all(dim=0)
+
+
+def test_the_small_cases_are_there_and_are_the_whole_ones() -> None:
+    """Hard and soft, float32 and float64, padded length and true length: nobody has to skip these."""
+    small, whole = {case.name: case for case in small_cases()}, {case.name: case for case in whole_cases()}
+    assert {(case.soft, case.dtype, case.mean_normalised) for case in small.values()} == {
+        (False, torch.float32, False),
+        (False, torch.float64, False),
+        (True, torch.float64, False),
+        (True, torch.float64, True),
+    }
+    for name, case in small.items():
+        other = whole.get(f"{name}, whole", case)
+        assert other.settings == case.settings and other.params.keys() == case.params.keys()
+        assert all(torch.equal(other.params[key], value) for key, value in case.params.items())
+        assert all(torch.equal(other.io[key], value) for key, value in case.io.items())
 
 
 @cases()
@@ -73,7 +88,10 @@ def test_soft_masks(case: Case) -> None:
 def test_logits_and_hidden_states(case: Case) -> None:
     outputs, trace = run(case, build_model(case), case.offsets())
     alive = never_empty(case)
-    for i, hidden in enumerate(outputs.hidden_states):
+    held = [i for i in range(case.layers + 1) if f"hidden{i}" in case.io]
+    assert case.layers in held, "small cases hold the last states only"
+    for i in held:
+        hidden = outputs.hidden_states[i]
         before_pruning = i == 0
         living = case.io["attention_mask"] if before_pruning or case.soft else case.io[f"layer{i - 1}.alive_out"]
         close(hidden, case.io[f"hidden{i}"], case, living.bool() & alive[:, None])

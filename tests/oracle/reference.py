@@ -1,10 +1,13 @@
 """Read the oracle's cases and run our model on them, reproducing the reference's quirks here and nowhere else.
 
+Small cases lie in cases/, whole ones and more of them in a folder outside the repository, if there is one.
+
 The quirks: scores divided by heads x padded length S, a layer whose threshold is exactly 0 never prunes, [CLS] is not
 protected, a threshold of at least 1e-5 in hard mode, and a regulariser that averages over padding.
 """
 
 import json
+import lzma
 import math
 import os
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 from torch import Tensor, nn
 from transformers import RobertaConfig, RobertaForSequenceClassification
 
@@ -24,6 +27,7 @@ from thresher.models.gating import Trace
 from thresher.models.rules import TopShare
 
 FOLDER = Path(os.environ.get("THRESHER_ORACLE", Path(__file__).parents[3] / "shared" / "oracle"))
+SMALL = Path(__file__).parent / "cases"
 THRESHOLDS = "roberta.thresher_gates.thresholds"
 
 
@@ -82,12 +86,28 @@ class Case:
 
 
 def load_cases() -> list[Case]:
+    return [*small_cases(), *whole_cases()]
+
+
+def small_cases() -> list[Case]:
+    """Of one model, whose float32 weights are exact in float64 too."""
+    weights = load(lzma.decompress((SMALL / "params.safetensors.xz").read_bytes()))
+    found = []
+    for path in sorted(SMALL.glob("*.json")):
+        io = load(lzma.decompress(path.with_suffix(".io.safetensors.xz").read_bytes()))
+        case = Case(path.stem, json.loads(path.read_text(encoding="utf-8")), weights, io)
+        case.params = {name: value.to(case.dtype) for name, value in weights.items()}
+        found.append(case)
+    return found
+
+
+def whole_cases() -> list[Case]:
     cases = []
     for path in sorted(FOLDER.glob("*.json")):
         stem = path.with_suffix("")
         cases.append(
             Case(
-                name=stem.name,
+                name=f"{stem.name}, whole",
                 settings=json.loads(path.read_text(encoding="utf-8")),
                 params=load_file(f"{stem}.params.safetensors"),
                 io=load_file(f"{stem}.io.safetensors"),
