@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import thresher
 from thresher.records import thresher_version
@@ -85,6 +86,20 @@ def test_version_is_the_one_of_pyproject_and_has_a_changelog_entry() -> None:
         pytest.skip("the package runs from its source tree, without installation")
     assert thresher_version() == version, "the installed package is older than pyproject.toml; run make test"
     assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_tested_versions_lie_in_the_ranges_that_can_be_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    ranges = [Requirement(line) for group in groups for line in group]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    tested = dict(line.split("==") for line in lines if "==" in line)
+    on_the_gpu = {"torch": "2.11", "transformers": "5.17"}
+    for wanted in ranges:
+        for versions in (tested, on_the_gpu):
+            assert versions.get(wanted.name, "") == "" or versions[wanted.name] in wanted.specifier, wanted
+    bounded = {wanted.name for wanted in ranges if any(part.operator == "<" for part in wanted.specifier)}
+    assert {"torch", "transformers", "tokenizers", "numpy"} <= bounded, "thresher looks inside these"
 
 
 def test_package_is_typed() -> None:
