@@ -7,8 +7,8 @@ from pathlib import Path
 import thresher
 
 ROOT = Path(__file__).parents[1]
-# For whoever holds the object: what computes an accelerated model, and work before the first request of a server.
-FOR_USERS = {"acceleration_of", "warm_up", "classify", "rank"}
+# For whoever asks: what computes an accelerated model, which head a folder has, work before a server's first request.
+FOR_USERS = {"acceleration_of", "read_head", "warm_up", "classify", "rank"}
 READABLE_TWIN = re.compile(".*_reference")  # of a kernel, which tests compare
 
 

@@ -15,7 +15,7 @@ from tests.models.sentences import PAIRS, VERSION_2, config_of, cross_encoder_fo
 from thresher.core.heads import Head
 from thresher.errors import ModelError
 from thresher.models.heads import head_of
-from thresher.models.sentence_folder import is_embedder, read_stored
+from thresher.models.sentence_folder import is_embedder, read_head, read_stored
 from thresher.models.stored import Stored, keep_stored_
 
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
@@ -31,8 +31,7 @@ def stored_in(folder: Path) -> Stored | None:
 
 
 def head_in(folder: Path) -> Head | None:
-    stored = stored_in(folder)
-    return None if stored is None else stored.head
+    return read_head(folder, config_of(folder))
 
 
 # --- embedders -------------------------------------------------------------------------------------------------------

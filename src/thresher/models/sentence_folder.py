@@ -33,6 +33,12 @@ def is_embedder(name: str | Path) -> bool:
     return _find(name, MODULES) is not None and _kind(_settings(name)) == "SentenceTransformer"
 
 
+def read_head(name: str | Path, config: Any) -> Head | None:
+    """The head that the folder has; None where it has none to keep, like a pretrained encoder's."""
+    stored = read_stored(name, config)
+    return None if stored is None else stored.head
+
+
 def read_stored(name: str | Path, config: Any) -> Stored | None:
     """All that a folder says of its head; None where it has none to keep, like a pretrained encoder's.
 
