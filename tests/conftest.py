@@ -19,6 +19,10 @@ os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
 import pytest  # noqa: E402  (the environment above must be set before anything imports the libraries)
 import torch  # noqa: E402
 
+# Without a GPU the kernels are interpreted. Triton reads this when it is first imported, by whichever test that is.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 
 def pytest_configure() -> None:
     torch.set_num_threads(THREADS)
