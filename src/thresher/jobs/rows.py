@@ -188,8 +188,8 @@ def load_test_rows(
             text_column=text or known.get("text") or "text",
             pair_column=pair or known.get("pair"),
             label_column=label or known.get("label") or "label",
-            labels=_class_names(run, trained_on),
-            means=trained_on.get("means"),
+            labels=_class_names(run, manifest),
+            means=_special_meaning(manifest),
             group_column=known.get("group"),
             separator=trained_on.get("separator"),
         )
@@ -210,10 +210,22 @@ def made_how(manifest: dict[str, Any]) -> str:
     return "was calibrated on your own texts" if training_free else "was trained on your own files"
 
 
-def _class_names(run: Path, trained_on: dict[str, Any]) -> tuple[str, ...]:
+def _special_meaning(manifest: dict[str, Any]) -> str | None:
+    """What the run's outputs are if not classes or values: what its task says, or without one its head."""
+    from thresher.models.pairs import means_of
+
+    trained_on = manifest.get("task", {})
+    means = trained_on.get("means") if trained_on else means_of(manifest)
+    return means if means in ("labels", "score", "embedding") else None
+
+
+def _class_names(run: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
     """The run's classes in order, none for a regression; a model saved without them has them in its config.json."""
+    trained_on = manifest.get("task", {})
     if "labels" in trained_on:
         return tuple(trained_on["labels"])
+    if _special_meaning(manifest) in ("score", "embedding"):
+        return ()
     from thresher.models.folder import read_config
 
     config = read_config(run)
