@@ -1,5 +1,6 @@
 """calibrate, quantize, bench and explain for rerankers, embedding models and several labels a text."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -7,14 +8,19 @@ import pytest
 from tests.cli import tiny
 from tests.models.sentences import WORDS as SENTENCE_WORDS
 from tests.models.sentences import cross_encoder_folder, embedder_folder
+from thresher.engine.backends.linear import check_int8
 from thresher.engine.engine import Engine
+from thresher.errors import ConfigError
+from thresher.evaluation.explain import explain
+from thresher.models.checkpoint import load
+from thresher.tasks.metrics import cosines
 
 
 def words(count: int) -> list[str]:
     """Different texts of the words that the sentence models know."""
-    some = [word for word in SENTENCE_WORDS if word.isalpha()]
-    found = [" ".join(some[(i * step) % len(some)] for step in range(1, 4 + i % 7)) for i in range(1, 8 * count)]
-    return list(dict.fromkeys(found))[:count]
+    draw, some = random.Random(0), [word for word in SENTENCE_WORDS if word.isalpha()]
+    found = dict.fromkeys(" ".join(draw.choices(some, k=draw.randint(3, 10))) for _ in range(2 * count))
+    return list(found)[:count]
 
 
 def write_texts(file: Path, lines: list[str]) -> Path:
@@ -144,3 +150,126 @@ def test_embedding_pairs_are_two_texts_each(folder: Path, tmp_path: Path) -> Non
     call = "calibrate {dir}/embedder --texts {texts} --out {out} --json"
     found = tiny.succeeds(call, dir=folder, texts=texts, out=tmp_path / "run").json()
     assert found["texts"]["fit"] + found["texts"]["judge"] == 80 and found["texts"]["pairs"] is False
+
+
+@pytest.mark.parametrize(
+    ("kind", "metrics", "says"),
+    [
+        ("embedder", {"cosine", "neighbours", "score"}, "agreement: mean cosine to fp32"),
+        ("reranker", {"pearson", "spearman", "top1", "score"}, "agreement: correlation with fp32"),
+        ("labels", {"agreement", "score"}, "agreement: the same labels, all of them, as fp32"),
+    ],
+)
+def test_quantize_without_labels(
+    kind: str, metrics: set[str], says: str, folder: Path, runs: Path, tmp_path: Path
+) -> None:
+    """A calibrated run has no labels, and needs none: fp32 is what int8 is measured against."""
+    check_here()
+    call = "quantize {runs}/{kind} --texts {dir}/{kind}.txt --rows 40 --out {out} --json"
+    done = tiny.succeeds(call, runs=runs, dir=folder, kind=kind, out=tmp_path / "out")
+    quality, calibration = done.json()["quality"], done.json()["calibration"]
+    assert calibration == {"rows": 40, "source": f"texts in {kind}.txt"}
+    assert quality["split"] == "texts" and 40 <= quality["rows"] <= 56
+    assert quality["fp32"]["metrics"].keys() == metrics
+    assert quality["fp32"]["agreement"] == pytest.approx(1.0) and 0.5 < quality["agreement"] <= 1.001
+    assert says in " ".join(done.err.split()) and f"texts of {kind}.txt" in done.err
+    assert Engine.load(tmp_path / "out", device="cpu", dtype="int8-static").describe()["dtype"] == "int8-static"
+
+
+def test_quantize_with_the_rows_of_a_trained_reranker(folder: Path, runs: Path, tmp_path: Path) -> None:
+    """Labels of the test rows count; training rows need none. Queries stay whole where documents are cut."""
+    check_here()
+    rows = [dict(zip(("text", "pair"), line.split("\t"), strict=True)) for line in pair_lines(96)]
+    train = tiny.write_rows(tmp_path / "train.jsonl", rows[:80])
+    graded = [{**row, "label": i % 3} for i, row in enumerate(rows[80:])]
+    test = tiny.write_rows(tmp_path / "test.jsonl", graded)
+    call = "quantize {runs}/reranker --train {train} --test {test} --pair-column pair --out {out} --json"
+    found = tiny.succeeds(call, runs=runs, train=train, test=test, out=tmp_path / "out").json()
+    assert "ndcg@10" in found["quality"]["fp32"]["metrics"] and found["quality"]["rows"] == 16
+
+
+def test_quantize_with_an_embedder_s_pairs(runs: Path, tmp_path: Path) -> None:
+    check_here()
+    texts = words(90)
+    train = tiny.write_rows(tmp_path / "train.jsonl", [{"text": text} for text in texts[:60]])
+    pairs = [{"text": texts[60 + i], "pair": texts[70 + i], "label": i / 10} for i in range(10)]
+    test = tiny.write_rows(tmp_path / "test.jsonl", pairs)
+    call = "quantize {runs}/embedder --train {train} --test {test} --pair-column pair --out {out} --json"
+    found = tiny.succeeds(call, runs=runs, train=train, test=test, out=tmp_path / "out").json()
+    assert found["quality"]["rows"] == 10 and found["quality"]["fp32"]["metrics"].keys() == {"spearman", "score"}
+
+
+@pytest.mark.parametrize(
+    ("words_of", "says"),
+    [
+        ("--texts 256", "texts = 256 is a number; texts names a file with one text a line, and the number of rows is "),
+        ("--texts {dir}/labels.txt --train {dir}/labels.txt", "stands alone; leave out --task, --data, --train"),
+        ("", "or texts without labels with --texts FILE"),
+    ],
+)
+def test_quantize_says_what_texts_are(words_of: str, says: str, folder: Path, runs: Path, tmp_path: Path) -> None:
+    check_here()
+    done = tiny.thresher(
+        f"quantize {{runs}}/labels --out {{out}} {words_of}", runs=runs, dir=folder, out=tmp_path / "o"
+    )
+    assert done.code == 2 and says in done.err and not (tmp_path / "o").exists()
+
+
+def check_here() -> None:
+    try:
+        check_int8()
+    except ConfigError as why:
+        pytest.skip(str(why))
+
+
+def test_explain_shows_what_the_head_gives(runs: Path, folder: Path) -> None:
+    """Beside what the dense model gives, which is what the stock engine computes."""
+    text, pair = words(1)[0], "two hours of fog over the river"
+    one = tiny.succeeds("explain {runs}/embedder {text} --json", runs=runs, text=text).json()
+    vectors = [
+        Engine.load(place, device="cpu", dtype="fp32").embed([text])[0]
+        for place in (runs / "embedder", folder / "embedder")
+    ]
+    assert one["dense"] == {"cosine": pytest.approx(float(cosines(*([v] for v in vectors))[0]), abs=1e-5)}
+    assert "embedding" not in one and one["label"] == "" and len(one["dropped_at"]) == len(one["tokens"])
+    assert (
+        f"-> cosine {one['dense']['cosine']:.4f} of the dense model's"
+        in tiny.succeeds("explain {runs}/embedder {text}", runs=runs, text=text).out
+    )
+    two = tiny.succeeds("explain {runs}/reranker {text} {pair} --json", runs=runs, text=text, pair=pair).json()
+    engines = [Engine.load(place / "reranker", device="cpu", dtype="fp32") for place in (runs, folder)]
+    wanted = [float(engine.score([(text, pair)])[0]) for engine in engines]
+    assert [two["score"], two["dense"]["score"]] == pytest.approx(wanted, abs=1e-5)
+    query = two["tokens"].index("[SEP]") + 1
+    assert two["dropped_at"][:query] == [None] * query, "the query is kept"
+    said = tiny.succeeds("explain {runs}/reranker {text} {pair}", runs=runs, text=text, pair=pair).out
+    assert f"-> score {wanted[0]:.3f}, dense score {wanted[1]:.3f}" in said
+
+
+def test_explain_shows_the_labels(runs: Path, folder: Path) -> None:
+    engines = [Engine.load(place / "labels", device="cpu", dtype="fp32") for place in (runs, folder)]
+    for text, _ in tiny.sentences(8):
+        found = tiny.succeeds("explain {runs}/labels {text} --json", runs=runs, text=text).json()
+        wanted = [engine.classify([text])[0].labels for engine in engines]
+        assert [tuple(found["labels"]), tuple(found["dense"]["labels"])] == wanted
+        assert all(value >= 0.5 for value in found["labels"].values())
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("explain {runs}/reranker fog", "is for pairs of texts, but was given single texts"),
+        ("explain {runs}/embedder fog river", "an embedding is of one text, but two were given"),
+    ],
+)
+def test_explain_refuses_other_inputs(call: str, says: str, runs: Path) -> None:
+    done = tiny.thresher(call, runs=runs)
+    assert done.code == 1 and says in done.err
+
+
+def test_a_reranker_s_document_is_cut_and_not_its_query(runs: Path) -> None:
+    checkpoint = load(runs / "reranker")
+    found = explain(checkpoint.model, checkpoint.tokenizer, "a film", " ".join(["fog"] * 40), max_length=12)
+    assert found.truncated and found.tokens[:4] == ["[CLS]", "a", "film", "[SEP]"] and len(found.tokens) == 12
+    long = explain(checkpoint.model, checkpoint.tokenizer, "a film of the river", "fog " * 5, max_length=9)
+    assert long.tokens[:7] == ["[CLS]", "a", "film", "of", "the", "river", "[SEP]"]

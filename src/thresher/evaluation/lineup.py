@@ -85,27 +85,33 @@ class Dense:
 def dense_of(run: Path, checkpoint: "Checkpoint") -> Dense:
     """The model that pruning started from, where it is still to be had, else the run itself."""
     if (run / "dense").is_dir():
-        if not _fits(run / "dense", checkpoint.model.config):
+        if not _fits(run / "dense", checkpoint.model):
             rule = "remove that folder, or put back the one that was written with the run"
             raise CheckpointError(f"{run}/dense/ is another model than the run's own; {rule}")
         return Dense(run / "dense", "the dense model fine-tuned with the run (dense/)")
     named = checkpoint.manifest.get("base_model")
     if isinstance(named, str):
         base = folder_here(named)
-        if base is not None and base != run.resolve() and _fits(base, checkpoint.model.config):
+        if base is not None and base != run.resolve() and _fits(base, checkpoint.model):
             return Dense(base, f"the base model {base.name}")
     return Dense(run, "this run's own weights, unpruned")
 
 
-def _fits(base: Path, config: Any) -> bool:
-    """Whether the folder holds a classifier of this shape: it may be on another machine, or have been written anew."""
+def _fits(base: Path, model: Any) -> bool:
+    """Whether the folder holds a model of this shape with a head of this kind: it may be on another machine, or have
+    been written anew."""
     from thresher.models.checkpoint import has_head
     from thresher.models.folder import read_config
+    from thresher.models.heads import head_of
+    from thresher.models.sentence_folder import read_head
 
+    config, head = model.config, head_of(model)
     try:
-        if not has_head(base, config.num_labels):
-            return False
         found = read_config(base)
+        if head.means != "embedding" and not has_head(base, config.num_labels):
+            return False
+        if head.means == "embedding" and read_head(base, found) != head:
+            return False
     except ModelError:  # not the folder of a model
         return False
     return all(getattr(found, name, None) == getattr(config, name, None) for name in SHAPE)

@@ -260,12 +260,15 @@ def load_own_rows(
     if train is None:
         name = task or trained_on.get("name")
         if name not in task_names() and task is None:
-            raise ConfigError(f"{run} {made_how(manifest)}; give its training rows, with labels, with --train FILE")
+            ways = "give its training rows, with labels, with --train FILE, or texts without labels with --texts FILE"
+            raise ConfigError(f"{run} {made_how(manifest)}; {ways}")
         return load_named_task(str(name), data)
     if data is not None:
         raise ConfigError(f"--data {data} goes with --task NAME; --train and --test name your own files")
     known, classes = trained_on.get("columns", {}), trained_on.get("labels")
     text, pair, label = columns
+    means = _special_meaning(manifest)
+    looked_at = means is not None or classes is None  # or else training said what the labels are
     found = load_file_task(
         train,
         test=test,
@@ -273,8 +276,11 @@ def load_own_rows(
         text_column=text or known.get("text") or "text",
         pair_column=pair or known.get("pair"),
         label_column=label or known.get("label") or "label",
-        regression=None if classes is None else not classes,
+        regression=None if looked_at else not classes,
         class_names=classes or None,
+        means=means,
+        group_column=known.get("group"),
+        separator=trained_on.get("separator"),
     )
     if classes is not None and list(found.spec.labels) != list(classes):
         wanted, got = ", ".join(classes) or "numbers", ", ".join(found.spec.labels) or "numbers"
