@@ -1,13 +1,11 @@
-"""calibrate, quantize, bench and explain for rerankers, embedding models and several labels a text."""
+"""calibrate, quantize and explain for rerankers, embedding models and several labels a text."""
 
-import random
 from pathlib import Path
 
 import pytest
 
 from tests.cli import tiny
-from tests.models.sentences import WORDS as SENTENCE_WORDS
-from tests.models.sentences import cross_encoder_folder, embedder_folder
+from tests.cli.kinds import calibrated, pair_lines, save_models, words, write_texts
 from thresher.engine.backends.linear import check_int8
 from thresher.engine.engine import Engine
 from thresher.errors import ConfigError
@@ -16,48 +14,14 @@ from thresher.models.checkpoint import load
 from thresher.tasks.metrics import cosines
 
 
-def words(count: int) -> list[str]:
-    """Different texts of the words that the sentence models know."""
-    draw, some = random.Random(0), [word for word in SENTENCE_WORDS if word.isalpha()]
-    found = dict.fromkeys(" ".join(draw.choices(some, k=draw.randint(3, 10))) for _ in range(2 * count))
-    return list(found)[:count]
-
-
-def write_texts(file: Path, lines: list[str]) -> Path:
-    file.write_text("\n".join(lines), encoding="utf-8")
-    return file
-
-
-def pair_lines(count: int) -> list[str]:
-    """Queries with four documents each, and a tab between."""
-    texts = words(count)
-    return [f"{texts[i // 4]}\t{text}" for i, text in enumerate(texts)]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models of the three kinds, and texts for them."""
-    place = tmp_path_factory.mktemp("heads")
-    embedder_folder(place / "embedder")
-    cross_encoder_folder(place / "reranker", sbert_ce_default_activation_function="torch.nn.modules.linear.Identity")
-    names = ("cold", "long", "warm")
-    tiny.save_model(place / "labels", tiny.classifier_config(names, problem_type="multi_label_classification"))
-    write_texts(place / "embedder.txt", words(90))
-    write_texts(place / "reranker.txt", pair_lines(96))
-    write_texts(place / "labels.txt", [text for text, _ in tiny.sentences(90)])
-    return place
+    return save_models(tmp_path_factory.mktemp("heads"))
 
 
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> Path:
-    """A calibrated run of each kind, in runs/."""
-    for kind in ("embedder", "reranker", "labels"):
-        tiny.succeeds(
-            "calibrate {dir}/{kind} --texts {dir}/{kind}.txt --agreement 0.9 --out {dir}/runs/{kind}",
-            dir=folder,
-            kind=kind,
-        )
-    return folder / "runs"
+    return calibrated(folder)
 
 
 @pytest.mark.parametrize(
