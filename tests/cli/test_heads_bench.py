@@ -113,6 +113,8 @@ def test_the_stack_computes_what_it_gives_for_texts(kind: str, dtype: str, folde
     assert kept is None
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the converters warn of each other's ways
 def test_an_embedder_is_exported_with_its_pooling(folder: Path, tmp_path: Path) -> None:
     """Padding must not reach the mean: texts of two lengths in one batch."""
     pytest.importorskip("onnxscript")
@@ -125,3 +127,29 @@ def test_an_embedder_is_exported_with_its_pooling(folder: Path, tmp_path: Path) 
     forward = open_onnxruntime(tmp_path / "fp32.onnx", threads=1)
     spec = Spec("hugging face", "fp32", folder / "embedder", pad_id=0, threads=1, means="embedding")
     np.testing.assert_allclose(forward(padded(encoded, 0)), build(spec).run(encoded)[0], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the converters warn of each other's ways
+def test_an_embedder_is_converted_for_openvino(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    from thresher.evaluation.rivals import make_openvino, open_openvino, padded
+
+    model, tokenizer = load_dense(folder / "embedder", whole=True)
+    encoded = encoded_inputs(model, tokenizer, [Example(text, None, None) for text in words(6)], max_length=None).rows
+    make_openvino(folder / "embedder", tmp_path / "fp32.xml", padded(encoded[:2], 0))
+    forward = open_openvino(tmp_path / "fp32.xml", precision="f32", threads=1)
+    spec = Spec("hugging face", "fp32", folder / "embedder", pad_id=0, threads=1, means="embedding")
+    np.testing.assert_allclose(forward(padded(encoded, 0)), build(spec).run(encoded)[0], atol=1e-4)
+
+
+def test_a_race_that_takes_too_long_says_what_it_left_out(folder: Path, runs: Path) -> None:
+    call = "bench {runs}/embedder --texts {dir}/embedder.txt --batch-size 16 --no-memory --engines hf --json"
+    done = tiny.succeeds(f"{call} --seconds 0.0001", runs=runs, dir=folder)
+    found = done.json()
+    assert found["texts"] == 16 and found["rounds"] == 1
+    assert "16 of 90 texts (--rows decides)" in found["limited"] and "to end in time, only: 16 of 90 texts" in done.err
+    whole = tiny.succeeds(f"{call} --seconds 600", runs=runs, dir=folder).json()
+    assert whole["texts"] == 90 and whole["rounds"] == 5 and whole["limited"] == []
+    refused = tiny.thresher(f"{call} --seconds 0", runs=runs, dir=folder)
+    assert refused.code == 2 and "seconds = 0 must be above 0" in refused.err
