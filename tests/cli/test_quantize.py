@@ -51,7 +51,7 @@ def test_a_calibrated_run_does_not_claim_training(stock: Stock, tmp_path: Path) 
 
 
 def test_own_test_rows_and_fewer_texts(finished: Path, stock: Stock, tmp_path: Path) -> None:
-    call = QUANTIZE + " --test {test} --texts 5"
+    call = QUANTIZE + " --test {test} --rows 5"
     done = tiny.succeeds(call, run=finished, rows=stock.rows, test=stock.test, out=tmp_path / "out")
     assert done.err == "" and "rows test, 16 rows" in done.out
     assert "calibrated on 5 training rows" in done.out

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.evaluation.agreement import agreement, assured, change, measure_agreement, wilson
+from thresher.evaluation.agreement import agreement, assured, assured_of, change, measure_agreement, wilson
 
 
 def logits(*rows: tuple[float, ...]) -> np.ndarray:
@@ -74,3 +74,31 @@ def test_agreement() -> None:
     flat = np.ones((3, 1), dtype=np.float32)
     assert agreement(flat, flat) == 1.0
     assert agreement(flat, values) == 0.0
+
+
+def test_several_labels_agree_where_all_are_the_same() -> None:
+    """A text counts whole: two labels moved over zero in one text are one text of four."""
+    exact = logits((1, -1, 2), (3, 1, -1), (-1, -2, -1), (1, 1, 1))
+    moved = logits((2, -3, 1), (-1, -1, -1), (-1, -2, -1), (1, 1, 1))
+    assert agreement(moved, exact, "labels") == 0.75
+    found = measure_agreement(moved, exact, "labels")
+    assert found.kind.startswith("same labels") and (found.low, found.high) == wilson(3, 4)
+    assert change(exact, exact, "labels") == 0
+    assert change(logits((100, -100)), logits((-100, 100)), "labels") == pytest.approx(1)
+
+
+def test_embeddings_agree_by_their_mean_cosine() -> None:
+    exact = logits((1, 0), (0, 2), (3, 3))
+    moved = logits((5, 0), (2, 0), (3, 3))
+    assert agreement(moved, exact, "embedding") == pytest.approx(2 / 3)
+    assert change(moved, exact, "embedding") == pytest.approx(1 / 3)
+    found = measure_agreement(moved, exact, "embedding")
+    assert found.kind.startswith("mean cosine") and found.low <= found.value <= found.high and found.rms is None
+    assert assured_of(moved, exact, "embedding") == pytest.approx(2 / 3 - np.std([1, 0, 1]) / np.sqrt(3))
+
+
+def test_scores_agree_like_values() -> None:
+    exact = logits(*((value,) for value in range(10)))
+    moved = exact[::-1].copy()
+    assert agreement(moved, exact, "score") == agreement(moved, exact) == pytest.approx(-1)
+    assert measure_agreement(moved, exact, "score") == measure_agreement(moved, exact)

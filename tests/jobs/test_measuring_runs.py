@@ -83,7 +83,7 @@ def test_quantize(finished: Path, stock: Stock, tmp_path: Path) -> None:
     except ConfigError as why:
         pytest.skip(str(why))
     out, listener = tmp_path / "int8", Listener()
-    result = thresher.quantize(finished, out=out, train=stock.rows, test=stock.test, texts=20, progress=listener)
+    result = thresher.quantize(finished, out=out, train=stock.rows, test=stock.test, rows=20, progress=listener)
     block = tiny.manifest(out)["quantization"]
     assert result.to_dict() == {"run": str(finished), "out": str(out), "task": "rows", **block}
     assert result.calibration_rows == 20 and result.rows == 16
@@ -91,8 +91,8 @@ def test_quantize(finished: Path, stock: Stock, tmp_path: Path) -> None:
     assert result.measured["fp32"].agreement == 1.0
     assert listener.stages["calibrating and measuring"] == 20 + 3 * 16
     assert (out / STEPS).is_file()
-    with pytest.raises(ConfigError, match="texts = 0 is below 1"):
-        thresher.quantize(finished, out=tmp_path / "none", train=stock.rows, texts=0)
+    with pytest.raises(ConfigError, match="rows = 0 is below 1"):
+        thresher.quantize(finished, out=tmp_path / "none", train=stock.rows, rows=0)
 
 
 def test_quantize_takes_the_run_s_rows_in_memory(finished: Path, stock: Stock, tmp_path: Path) -> None:

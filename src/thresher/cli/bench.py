@@ -20,11 +20,13 @@ SHORT = {
     "hugging face compiled": "HF compiled",
     "onnxruntime, sorted": "onnxruntime sorted",
     "openvino, sorted": "openvino sorted",
+    "sentence transformers": "ST",
+    "sentence transformers, sorted": "ST sorted",
 }
 COLUMNS = (
     "per s: texts per second, median of the rounds; x HF: over HF fp32;\n"
     "x best: over the fastest row that is not ours; ms: of one text alone, median;\n"
-    "agree: same decisions as HF fp32; FLOPs: paper's count, at most so many\n"
+    "agree: {same} HF fp32; FLOPs: paper's count, at most so many\n"
     "where the last layer is not down to the first token; MiB: "
 )
 LEGEND = {
@@ -41,6 +43,9 @@ LEGEND = {
 }
 
 
+ST = "ST: sentence-transformers, padded (sorted: all texts by length, as it does).\n"
+
+
 @together(source=TEST_ROWS)
 def bench(
     run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
@@ -48,9 +53,19 @@ def bench(
     texts: Annotated[
         Path | None, typer.Option(help="your texts without labels: one per line, a tab before a second text")
     ] = None,
-    rows: Annotated[int, typer.Option(help="at most this many rows", min=1)] = 512,
+    rows: Annotated[
+        int | None, typer.Option(help="at most this many rows; default: 512, or what fits into --seconds", min=1)
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="texts per batch", min=1)] = 32,
-    rounds: Annotated[int, typer.Option(help="timed rounds; all contenders take turns in each", min=1)] = 5,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            help="timed rounds; all contenders take turns in each; default: 5, or what fits into --seconds", min=1
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(help="about how long the race may take where --rows and --rounds do not say")
+    ] = 240.0,
     threads: Annotated[int | None, typer.Option(help="processor threads; default: all cores", min=1)] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda, each with rivals of its own; auto is cpu")] = "auto",
     dtype: Annotated[str | None, typer.Option(help="on cuda, all rows but HF fp32: fp16 (default) or bf16")] = None,
@@ -58,7 +73,7 @@ def bench(
         str | None,
         typer.Option(
             help="only these, such as hf,thresher: of hf, onnxruntime, openvino, thresher; on cuda of hf, compile, "
-            "unpadded, thresher. HF fp32 always takes part"
+            "unpadded, thresher; st (sentence-transformers) for rerankers and embedders. HF fp32 always takes part"
         ),
     ] = None,
     memory: Annotated[bool, typer.Option(help="measure each row's peak memory, alone")] = True,
@@ -66,6 +81,8 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Compare the packed engine, dense and pruned, with Hugging Face, onnxruntime and OpenVINO on this machine.
+
+    Rerankers and embedding models also meet sentence-transformers.
 
     Rivals also get their texts sorted by length. On a GPU the rivals are Hugging Face (eager, SDPA, compiled) and
     unpadded torch. Example: thresher bench runs/demo
@@ -81,6 +98,7 @@ def bench(
         rows=rows,
         batch_size=batch_size,
         rounds=rounds,
+        seconds=seconds,
         threads=threads,
         device=device,
         dtype=dtype,
@@ -101,7 +119,9 @@ def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
     """The table, what it means, who is missing and what follows."""
     screen.print(_table(result))
     screen.print(_unsteady(result["rows"]))
-    screen.print(LEGEND[result["device_type"]])
+    screen.print(_legend(result))
+    if result["limited"]:
+        screen.print(f"to end in time, only: {'; '.join(result['limited'])}", markup=False)
     screen.print(f"weights of all rows but thresher pruned: {result['rivals']}", markup=False, soft_wrap=True)
     if result["device_type"] == "cuda":
         kinds = {SHORT.get(row["engine"], row["engine"]): row["attention"] for row in result["rows"]}
@@ -116,6 +136,13 @@ def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
         used = result["calibration"]
         screen.print(f"calibrated on {used['texts']} {used['source']}: {', '.join(calibrated)}")
     screen.print(verdict)
+
+
+def _legend(result: dict[str, Any]) -> str:
+    from thresher.cli.output import SAME
+
+    stack = any(row["engine"].startswith("sentence transformers") for row in (*result["rows"], *result["missing"]))
+    return (ST if stack else "") + LEGEND[result["device_type"]].format(same=SAME[result["means"]])
 
 
 def _unsteady(rows: list[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    model: Annotated[str, typer.Argument(help="a Hugging Face folder or hub name with a classification head")],
+    model: Annotated[str, typer.Argument(help="a folder or hub name: a classifier, reranker or sentence embedder")],
     out: Annotated[Path, typer.Option("--out", help="folder to write; it appears when it is complete")],
     texts: Annotated[
         Path | None, typer.Option(help="your texts without labels: one per line, a tab before a second text")
@@ -24,7 +24,8 @@ def calibrate(
     agreement: Annotated[
         str | None,
         typer.Option(
-            help="share of decisions to keep, 99% if not given; for a regression the correlation with the dense values"
+            help="share of decisions to keep, 99% if not given; for a regression or reranker the correlation with the "
+            "dense values, for embeddings the mean cosine"
         ),
     ] = None,
     target_flops: Annotated[
@@ -32,6 +33,9 @@ def calibrate(
     ] = None,
     rows: Annotated[int, typer.Option(help="at most this many texts, at least 64; half fit, half judge")] = 512,
     max_length: Annotated[int | None, typer.Option(help="longest sequence in tokens; default: the model's")] = None,
+    rerank: Annotated[
+        bool, typer.Option("--rerank", help="the model's one output is a reranker's score, though it does not say so")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in --out")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -54,6 +58,7 @@ def calibrate(
         target_flops=target_flops,
         rows=rows,
         max_length=max_length,
+        rerank=rerank,
         overwrite=overwrite,
     )
     screen = console(as_json)

@@ -13,17 +13,22 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from thresher.core.heads import Head
     from thresher.evaluation.explain import Explanation
 
 
 def explain(
     run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
     text: Annotated[str, typer.Argument(help="the text to explain")],
-    pair: Annotated[str | None, typer.Argument(help="the second text, for models of pairs")] = None,
+    pair: Annotated[
+        str | None, typer.Argument(help="the second text, for models of pairs; a reranker's document")
+    ] = None,
     svg: Annotated[Path | None, typer.Option(help="also write the picture to this SVG file")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show in colour which layer dropped which token, and the decision with its probability, beside the dense model's.
+
+    A reranker shows its score, an embedding model how near the embedding is to the dense model's.
 
     Example: thresher explain runs/demo "a gripping film that never lets go"
     """
@@ -32,6 +37,7 @@ def explain(
     from thresher.evaluation.explain import explain as explain_text
     from thresher.evaluation.lineup import dense_of
     from thresher.models.checkpoint import load
+    from thresher.models.heads import head_of
     from thresher.models.pairs import check_pairs
     from thresher.records import write_text
 
@@ -44,7 +50,8 @@ def explain(
     length = trained_length(checkpoint.manifest)
     found = explain_text(checkpoint.model, checkpoint.tokenizer, text, pair, max_length=length)
     folder = dense_of(run, checkpoint).folder
-    dense = explain_text(*unpruned(folder), text, pair, max_length=length) if folder != run else None
+    own = None if folder == run else unpruned(folder, head_of(checkpoint.model))
+    dense = None if own is None else explain_text(*own, text, pair, max_length=length)
     if svg is not None:
         try:
             write_text(svg, picture([(found, dense)]))
@@ -52,24 +59,34 @@ def explain(
             raise RunError(f"cannot write {svg}: {error.strerror}; choose another --svg") from error
         screen.print(f"picture written to {svg}", markup=False)
     if as_json:
-        decided = None if dense is None else {name: getattr(dense, name) for name in ("label", "probability", "value")}
-        print_json({**found.to_dict(), "dense": decided})
+        print_json({**found.to_dict(), "dense": None if dense is None else _beside(found, dense)})
     else:
         print_legend(screen, found.layers)
         print_explanation(screen, found, dense)
 
 
-def unpruned(folder: Path) -> "tuple[Any, Any]":
-    """A dense model, with gates that keep everything, and its tokenizer."""
+def unpruned(folder: Path, head: "Head | None" = None) -> "tuple[Any, Any]":
+    """A dense model, with gates that keep everything, and its tokenizer. `head`: what a run says of its outputs."""
     from thresher.config import PruneConfig
     from thresher.models.attach import gates_of, prune_
     from thresher.models.checkpoint import load_dense
+    from thresher.models.heads import set_head_
 
     model, tokenizer = load_dense(folder, whole=True)
+    if head is not None and head.means != "embedding":
+        set_head_(model, head)
     prune_(model, PruneConfig(collapse_last=False))
     gates = gates_of(model)
     gates.set_thresholds([0.0] * len(gates.thresholds))
     return model, tokenizer
+
+
+def _beside(found: "Explanation", dense: "Explanation") -> dict[str, Any]:
+    """What the dense model decides, for JSON."""
+    if found.embedding is not None:
+        return {"cosine": found.cosine_to(dense)}
+    names = ("score",) if dense.score is not None else ("labels",) if dense.labels is not None else ()
+    return {name: getattr(dense, name) for name in names or ("label", "probability", "value")}
 
 
 def print_explanation(screen: "Console", found: "Explanation", dense: "Explanation | None" = None) -> None:
@@ -86,16 +103,26 @@ def print_explanation(screen: "Console", found: "Explanation", dense: "Explanati
             line.append(str(layer).translate(_SUBSCRIPTS), style="dim")
     screen.print(line)
     beside = "" if dense is None else f", dense {_decision(dense)}\n"
+    if found.embedding is not None:
+        near = "what the same weights give with nothing dropped" if dense is None else "the dense model's"
+        beside = f" of {near}\n"
     kept = " ".join(str(count) for count in found.kept_per_layer)
     cost = f"tokens {len(found.tokens)} -> {kept}   relative FLOPs {found.relative_flops:.2f}"
-    screen.print(f"-> [bold]{escape(_decision(found))}[/bold]{escape(beside)}   {cost}")
+    screen.print(f"-> [bold]{escape(_decision(found, dense))}[/bold]{escape(beside)}   {cost}")
     if found.truncated:
         screen.print("[yellow]the text was longer than in training and was truncated[/yellow]")
 
 
-def _decision(found: "Explanation") -> str:
+def _decision(found: "Explanation", dense: "Explanation | None" = None) -> str:
+    """An embedding has none: it is as near as this to the dense model's, or to its own with nothing dropped."""
     if found.value is not None:
         return f"value {found.value:.3f}"
+    if found.score is not None:
+        return f"score {found.score:.3f}"
+    if found.labels is not None:
+        return ", ".join(f"{name} ({100 * value:.1f}%)" for name, value in found.labels.items()) or "no label"
+    if found.embedding is not None:
+        return f"cosine {found.cosine if dense is None else found.cosine_to(dense):.4f}"
     return f"{found.label} ({100 * (found.probability or 0):.1f}%)"
 
 

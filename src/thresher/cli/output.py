@@ -21,6 +21,14 @@ from thresher.errors import RunError
 from thresher.text import visible
 from thresher.workplace import FULL, refusal
 
+# What agreement counts, by what outputs mean.
+SAME = {
+    "classes": "same decisions as",
+    "labels": "the same labels, all of them, as",
+    "value": "correlation with",
+    "score": "correlation with",
+    "embedding": "mean cosine to",
+}
 LONGEST = 2000  # characters of an error; a path or label in it may have any number
 
 

@@ -18,33 +18,41 @@ OWN_ROWS = {
 }
 
 
-@together(rows=OWN_ROWS)
+@together(source=OWN_ROWS)
 def quantize(
     run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
     out: Annotated[Path, typer.Option("--out", help="folder to write; it appears when it is complete")],
-    rows: dict[str, Any],
-    texts: Annotated[int, typer.Option(help="at most this many training rows to calibrate with", min=1)] = 256,
+    source: dict[str, Any],
+    texts: Annotated[
+        Path | None,
+        typer.Option(
+            help="instead: your texts without labels, one per line, a tab before a second text; half calibrate, half "
+            "are measured"
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option(help="at most this many rows to calibrate with", min=1)] = 256,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in --out")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Calibrate static int8 on training rows, measure it on the test rows, and save a run with weights, steps and both.
 
-    Engine.load then uses int8 wherever that is the fastest. Example: thresher quantize runs/sst2 --out runs/sst2-int8
+    Without labels the score says how near outputs are to those in fp32. Engine.load then uses int8 wherever that is the
+    fastest. Example: thresher quantize runs/sst2 --out runs/sst2-int8
     """
-    from thresher.cli.output import console, listeners, print_json
+    from thresher.cli.output import SAME, console, listeners, print_json
     from thresher.evaluation.int8 import DTYPES
     from thresher.jobs.quantize import QuantizeRequest
     from thresher.jobs.quantize import quantize as write_quantized
 
-    request = QuantizeRequest(**rows, run=run, out=out, texts=texts, overwrite=overwrite)
+    request = QuantizeRequest(**source, run=run, out=out, texts=texts, rows=rows, overwrite=overwrite)
     screen = console(as_json)
     result = write_quantized(request, progress=listeners(screen)["progress"])
     quality = result.block()["quality"]
     screen.print(_table(f"{result.task} {result.split}, {result.rows} rows", quality, DTYPES))
-    screen.print(
-        "agreement: same decisions as fp32; kept: share of a text's tokens that a layer passes on, the last left out"
-    )
-    screen.print(f"calibrated on {result.calibration_rows} training rows; saved {out}", markup=False)
+    same, last = SAME[result.means], "" if result.means == "embedding" else ", the last left out"
+    screen.print(f"agreement: {same} fp32; kept: share of a text's tokens that a layer passes on{last}")
+    what = "training rows" if texts is None else f"texts of {texts.name}"
+    screen.print(f"calibrated on {result.calibration_rows} {what}; saved {out}", markup=False)
     if as_json:
         print_json(result.to_dict())
 

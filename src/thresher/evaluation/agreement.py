@@ -2,9 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from thresher.tasks.metrics import cosines
 
 Logits = NDArray[np.float32]  # (texts, outputs)
 Z95 = 1.959964  # two-sided 95% of the normal distribution
@@ -13,9 +16,9 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Agreement:
-    """Share of equal decisions, or for a regression the correlation of the values, with a 95% interval.
+    """What `agreement` gives, with a 95% interval.
 
-    `kind` names number and interval; `rms` is a regression's root mean square difference over the spread of `exact`.
+    `kind` names number and interval; `rms` is the root mean square difference of numbers over the spread of `exact`.
     """
 
     value: float
@@ -26,24 +29,50 @@ class Agreement:
     rms: float | None = None
 
 
-def agreement(logits: Logits, exact: Logits) -> float:
-    """Share of equal decisions; for a regression, the correlation of the values (1 where both are the same)."""
-    if exact.shape[1] > 1:
-        return float((logits.argmax(axis=1) == exact.argmax(axis=1)).mean())
+def meaning_of(exact: Logits, means: str | None) -> str:
+    """What outputs mean, one of `core.heads.MEANINGS`; where nobody says so, one output is a value, several classes."""
+    return means or ("classes" if exact.shape[1] > 1 else "value")
+
+
+def counts_decisions(means: str) -> bool:
+    """Whether agreement is a share of texts, each of them the same or not."""
+    return means in ("classes", "labels")
+
+
+def agreement(logits: Logits, exact: Logits, means: str | None = None) -> float:
+    """By what outputs mean: the share of texts with the same class, or with the same labels, all of them; the
+    correlation of values or scores (1 where both are the same); the mean cosine of embeddings."""
+    means = meaning_of(exact, means)
+    if counts_decisions(means) or means == "embedding":
+        return float(_by_text(logits, exact, means).mean())
     ours, theirs = logits[:, 0], exact[:, 0]
     if np.ptp(ours) == 0 or np.ptp(theirs) == 0:
         return float(np.array_equal(ours, theirs))
     return float(np.corrcoef(ours, theirs)[0, 1])
 
 
-def measure_agreement(logits: Logits, exact: Logits) -> Agreement:
-    """Both (texts, outputs); one output is a regression."""
-    value, texts = agreement(logits, exact), len(exact)
-    if exact.shape[1] > 1:
+def measure_agreement(logits: Logits, exact: Logits, means: str | None = None) -> Agreement:
+    """Both (texts, outputs)."""
+    means = meaning_of(exact, means)
+    value, texts = agreement(logits, exact, means), len(exact)
+    if counts_decisions(means):
         low, high = wilson(round(value * texts), texts)
-        return Agreement(value, low, high, texts, "same decision, Wilson interval")
-    low, high = _bootstrap(logits[:, 0], exact[:, 0])
-    return Agreement(value, low, high, texts, "correlation, bootstrap interval", rms=change(logits, exact))
+        same = "same decision" if means == "classes" else "same labels"
+        return Agreement(value, low, high, texts, f"{same}, Wilson interval")
+    low, high = _bootstrap(logits, exact, means)
+    if means == "embedding":
+        return Agreement(value, low, high, texts, "mean cosine, bootstrap interval")
+    return Agreement(value, low, high, texts, "correlation, bootstrap interval", rms=change(logits, exact, means))
+
+
+def _by_text(logits: Logits, exact: Logits, means: str) -> NDArray[Any]:
+    """(texts,) whether each decision is the same, or how near each embedding is."""
+    if means == "embedding":
+        return cosines(logits, exact)
+    if means == "labels":
+        same: NDArray[Any] = ((logits > 0) == (exact > 0)).all(axis=1)
+        return same
+    return logits.argmax(axis=1) == exact.argmax(axis=1)  # type: ignore[no-any-return]  # typed as Any
 
 
 def wilson(successes: int, trials: int, *, z: float = Z95) -> tuple[float, float]:
@@ -64,14 +93,29 @@ def assured(value: float, *, texts: int, regression: bool) -> float:
     return wilson(round(value * texts), texts, z=1.0)[0]
 
 
-def change(logits: Logits, exact: Logits) -> float:
-    """How far predictions moved: mean total variation of the probabilities, in 0..1; for a regression see `rms`.
+def assured_of(logits: Logits, exact: Logits, means: str | None = None) -> float:
+    """The same from the outputs, whatever they mean; both (texts, outputs)."""
+    means = meaning_of(exact, means)
+    value, texts = agreement(logits, exact, means), len(exact)
+    if means == "embedding":
+        return value - float(_by_text(logits, exact, means).std()) / math.sqrt(texts)
+    return assured(value, texts=texts, regression=not counts_decisions(means))
+
+
+def change(logits: Logits, exact: Logits, means: str | None = None) -> float:
+    """How far predictions moved: mean total variation of the probabilities, in 0..1, for several labels the mean of
+    each label's; for a number see `rms`; for embeddings what the mean cosine lacks.
 
     Smooth, so that a search can follow it where agreement stands still. Bounded per text: with Kullback-Leibler
     divergence a handful of texts decides the search.
     """
-    if exact.shape[1] > 1:
+    means = meaning_of(exact, means)
+    if means == "classes":
         return float(np.abs(_softmax(logits) - _softmax(exact)).sum(axis=1).mean() / 2)
+    if means == "labels":
+        return float(np.abs(_sigmoid(logits) - _sigmoid(exact)).mean())
+    if means == "embedding":
+        return max(0.0, 1 - agreement(logits, exact, means))  # rounding may take a cosine past 1
     difference = math.sqrt(float(np.square(logits - exact).mean()))
     spread = float(exact.std())
     return difference / spread if spread > 0 else difference
@@ -83,9 +127,18 @@ def _softmax(logits: Logits) -> Logits:
     return powers / total
 
 
-def _bootstrap(ours: Logits, theirs: Logits) -> tuple[float, float]:
+def _sigmoid(logits: Logits) -> Logits:
+    found: Logits = np.exp(-np.logaddexp(np.float32(0), -logits))
+    return found
+
+
+def _bootstrap(ours: Logits, theirs: Logits, means: str) -> tuple[float, float]:
     """Percentiles over resampled texts; the seed is fixed, so the same predictions give the same interval."""
     rows = np.random.default_rng(0).integers(0, len(ours), size=(RESAMPLES, len(ours)))
-    found = [agreement(ours[row][:, None], theirs[row][:, None]) for row in rows]
+    if means == "embedding":
+        near = _by_text(ours, theirs, means)
+        found = [float(near[row].mean()) for row in rows]
+    else:
+        found = [agreement(ours[row], theirs[row], means) for row in rows]
     low, high = np.quantile(found, (0.025, 0.975)).tolist()
     return float(low), float(high)

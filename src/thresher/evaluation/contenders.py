@@ -22,6 +22,7 @@ Run = Callable[[Sequence[Row]], Result]
 R = TypeVar("R", bound=Row)
 SORTED = ", sorted"
 EAGER, COMPILED, UNPADDED = "hugging face eager", "hugging face compiled", "torch unpadded"
+STACK = "sentence transformers"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Spec:
     """One row: the engine's name, its arithmetic and the file or folder it loads; `steps`: our int8-static's file.
 
     `mode` is our GPU engine's. Padded batches are at least `width` wide: what is compiled wants few different shapes.
-    Rows whose name ends in ", sorted" get their texts sorted by length, the best case for padding.
+    `means`: what the outputs are. Rows whose name ends in ", sorted" get their texts sorted by length, the best case
+    for padding.
     """
 
     engine: str
@@ -49,6 +51,7 @@ class Spec:
     device: str = "cpu"
     mode: str | None = None
     width: int = 0
+    means: str = "classes"
 
     @property
     def kind(self) -> str:
@@ -95,6 +98,8 @@ def build(spec: Spec) -> Contender:
     torch.set_num_threads(spec.threads)
     if spec.kind == UNPADDED:
         return _unpadded(spec)
+    if spec.kind == STACK:
+        return _stack(spec)
     return _hugging_face(spec) if spec.kind.startswith("hugging face") else _thresher(spec)
 
 
@@ -125,6 +130,16 @@ def _hugging_face(spec: Spec) -> Contender:
         return np.asarray(model(**there).logits.float().cpu().numpy())
 
     return Contender(spec, _on_padded(forward, spec), attention=attention)
+
+
+def _stack(spec: Spec) -> Contender:
+    """sentence-transformers, with the attention that it chooses."""
+    from thresher.evaluation.sentence_stack import open_sentence_transformers
+
+    forward = open_sentence_transformers(
+        spec.path, means=spec.means, pad_id=spec.pad_id, dtype=spec.dtype, device=spec.device
+    )
+    return Contender(spec, lambda rows: (forward(rows), None))
 
 
 def _unpadded(spec: Spec) -> Contender:

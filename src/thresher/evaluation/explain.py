@@ -1,16 +1,24 @@
 """Which layer dropped which token of one text, and what the model then decided."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from thresher.core.cost import relative_flops
+from thresher.core.heads import Head
+from thresher.engine.predictions import answers
+from thresher.errors import DataError
+from thresher.evaluation.quality import encoded_inputs
 from thresher.models.attach import encoder_shape, length_in_training
+from thresher.models.heads import head_of
 from thresher.models.predict import evaluating
-from thresher.tasks.encode import collate, encode, usable_positions
+from thresher.tasks.encode import collate
+from thresher.tasks.metrics import cosines
 from thresher.tasks.task import Example
 
 
@@ -19,7 +27,9 @@ class Explanation:
     """dropped_at[i] is the layer (counted from 1) that dropped token i, or None if it survived all of them.
 
     pieces[i] is token i for people: as text, with a space in front where a word begins.
-    For a regression `label` is empty and `probability` None; `value` holds the prediction.
+    For a regression `label` is empty and `probability` None; `value` holds the prediction. A reranker has a `score`
+    between 0 and 1. Of several labels, `labels` are those of at least one half, with their probabilities, the likeliest
+    first. An `embedding` is (width,); `cosine` is to what the same weights give with nothing dropped.
     """
 
     tokens: list[str]
@@ -32,9 +42,20 @@ class Explanation:
     relative_flops: float
     truncated: bool
     pieces: list[str]
+    score: float | None = None
+    labels: dict[str, float] | None = None
+    cosine: float | None = None
+    embedding: tuple[float, ...] | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """As JSON has it, without what this head does not have, and without the vector."""
+        found = asdict(self)
+        absent = [name for name in ("score", "labels", "cosine") if found[name] is None]
+        return {name: value for name, value in found.items() if name not in (*absent, "embedding")}
+
+    def cosine_to(self, other: "Explanation") -> float:
+        """How near the embeddings of two models are."""
+        return _cosine(self.embedding or (), other.embedding or ())
 
 
 @torch.inference_mode()
@@ -43,43 +64,63 @@ def explain(
 ) -> Explanation:
     """Run one text (or pair) through hard pruning and report every decision.
 
-    It is truncated to `max_length` tokens, or where texts were in training, or else to what the model can take.
+    It is truncated to `max_length` tokens, or where texts were in training, or else to what the model can take; of a
+    reranker's pair the document is. An embedding's text begins with the model's default prompt.
     """
+    head = head_of(model)
+    if head.means == "score" and pair is None:
+        raise DataError("a reranker scores a document for a query; give both, the query first")
+    if head.means == "embedding" and pair is not None:
+        raise DataError("an embedding is of one text, but two were given; explain each on its own")
     if max_length is None:
         max_length = length_in_training(model)
-    data = encode(
-        tokenizer,
-        [Example(text=text, pair=pair, label=0)],
-        max_length=max_length,
-        positions=usable_positions(model.config),
-    )
+    data = encoded_inputs(model, tokenizer, [Example(text=text, pair=pair, label=0)], max_length=max_length)
     batch = collate(data.rows, pad_id=tokenizer.pad_token_id)
     device = next(model.parameters()).device
     inputs = {name: value.to(device) for name, value in batch.items() if name != "labels"}
     with evaluating(model, "hard") as gates:
         logits = model(**inputs).logits[0].float().cpu()
         trace = gates.trace
+    with evaluating(model, "off"):
+        whole = model(**inputs).logits[0].float().cpu() if head.means == "embedding" else None
     assert trace is not None  # the forward pass above leaves one
     alive = torch.stack(trace.alive)[:, 0].cpu()  # (layers + 1, tokens)
     lengths, kept = trace.lengths().cpu(), trace.kept().cpu()
     layers = len(alive) - 1
     survived = alive.long().sum(dim=0) - 1  # how many layers each token came out of
-    regression = logits.shape[0] == 1
-    probabilities = torch.softmax(logits, dim=-1)
-    best = int(probabilities.argmax())
     tokens = tokenizer.convert_ids_to_tokens(data.rows[0].input_ids)
     return Explanation(
         tokens=tokens,
         dropped_at=[None if count == layers else int(count) + 1 for count in survived.tolist()],
         kept_per_layer=kept[0].tolist(),
         layers=layers,
-        label="" if regression else str(model.config.id2label[best]),
-        probability=None if regression else float(probabilities[best]),
-        value=float(logits[0]) if regression else None,
+        **_decision(head, model.config.id2label, logits, whole),
         relative_flops=float(relative_flops(encoder_shape(model), lengths, kept)),
         truncated=data.truncated > 0,
         pieces=readable(tokenizer, tokens),
     )
+
+
+def _decision(head: Head, names: Mapping[int, str], logits: Tensor, whole: Tensor | None) -> dict[str, Any]:
+    """What an Explanation says of outputs (outputs,), by what they mean. whole: an embedding with nothing dropped."""
+    nothing: dict[str, Any] = {"label": "", "probability": None, "value": None}
+    if head.means == "value":
+        return {**nothing, "value": float(logits[0])}
+    if head.means == "score":
+        return {**nothing, "score": float(torch.sigmoid(logits[0]))}
+    if head.means == "labels":
+        (found,) = answers(head, [str(names[i]) for i in range(len(logits))], logits[None].numpy())
+        return {**nothing, "labels": {name: found["probabilities"][name] for name in found["labels"]}}
+    if whole is not None:
+        vector = tuple(logits.tolist())
+        return {**nothing, "cosine": _cosine(vector, whole.tolist()), "embedding": vector}
+    probabilities = torch.softmax(logits, dim=-1)
+    best = int(probabilities.argmax())
+    return {**nothing, "label": str(names[best]), "probability": float(probabilities[best])}
+
+
+def _cosine(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    return float(cosines(np.array([ours]), np.array([theirs]))[0])
 
 
 def readable(tokenizer: Any, tokens: Sequence[str]) -> list[str]:

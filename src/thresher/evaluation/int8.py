@@ -12,6 +12,7 @@ from thresher.engine.engine import Engine
 from thresher.engine.weights import LayerSteps
 from thresher.evaluation.agreement import Logits, agreement
 from thresher.models.checkpoint import Checkpoint
+from thresher.models.heads import head_of
 
 DTYPES = ("fp32", "int8", STATIC)
 BATCH = 32
@@ -19,8 +20,8 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Measured:
-    """One arithmetic on the test texts: the task's metrics; agreement with fp32, the share of equal decisions
-    (for a regression, the correlation); the mean share of its tokens that a layer passes on."""
+    """One arithmetic on the test texts: the task's metrics; agreement with fp32 as in `evaluation.agreement`; the mean
+    share of its tokens that a layer passes on."""
 
     metrics: dict[str, float]
     agreement: float
@@ -37,21 +38,24 @@ def measure_arithmetics(
 ) -> dict[str, Measured]:
     """A loaded run in each of DTYPES. `score` gives the metrics of the logits; `on_texts` is told how many texts were
     just computed, every one once for each arithmetic."""
+    means = head_of(checkpoint.model).means
     found: dict[str, Measured] = {}
     exact: Logits | None = None
     for dtype in DTYPES:
         engine = Engine.from_model(checkpoint.model, checkpoint.tokenizer, backend="cpu", dtype=dtype, steps=steps)
         logits, kept = _run(engine, test, on_texts)
         exact = logits if exact is None else exact
-        found[dtype] = Measured(metrics=score(logits), agreement=agreement(logits, exact), kept=kept)
+        found[dtype] = Measured(metrics=score(logits), agreement=agreement(logits, exact, means), kept=kept)
     return found
 
 
 def _run(engine: Engine, test: Sequence[Text], on_texts: Callable[[int], None]) -> tuple[Logits, float]:
-    """Logits in the given order, and the mean share of tokens kept, over the texts and all layers but the last.
+    """Logits in the given order, and the mean share of tokens kept, over the texts and the layers.
 
-    The last layer is left out: it passes on the first token only, whatever the run has learned.
+    The last layer is left out where nobody reads more than first tokens: it passes on these, whatever the run has
+    learned.
     """
+    counted = slice(None) if engine.executor.plan.restores else slice(-1)
     order = sorted(range(len(test)), key=lambda i: -len(test[i][0]))
     logits: Logits = np.empty((len(test), 0), dtype=np.float32)
     shares: list[NDArray[np.float64]] = []
@@ -62,7 +66,7 @@ def _run(engine: Engine, test: Sequence[Text], on_texts: Callable[[int], None]) 
             logits = np.empty((len(test), output.outputs.shape[1]), dtype=np.float32)
         logits[batch] = output.outputs.numpy()
         lengths = np.array([[len(test[i][0])] for i in batch])
-        shares.append((output.kept[:, :-1].numpy() / lengths).ravel())
+        shares.append((output.kept[:, counted].numpy() / lengths).ravel())
         on_texts(len(batch))
     together = np.concatenate(shares)
     return logits, float(together.mean()) if len(together) else 1.0

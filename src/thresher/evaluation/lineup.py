@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thresher.errors import CheckpointError, ConfigError, ModelError
 from thresher.evaluation.alone import alone
-from thresher.evaluation.contenders import COMPILED, EAGER, SORTED, UNPADDED, Contender, Spec, build, load_ours
+from thresher.evaluation.contenders import COMPILED, EAGER, SORTED, STACK, UNPADDED, Contender, Spec, build, load_ours
 from thresher.evaluation.rivals import (
     NEEDS,
     Row,
@@ -59,7 +60,8 @@ class Missing:
 class Material:
     """What contenders are made from: the run, the dense model, a folder for exports, texts to calibrate int8 with.
 
-    They are tried on the first batch of the timed `texts`. `half` is the arithmetic of the rows on a GPU.
+    They are tried on the first batch of the timed `texts`. `half` is the arithmetic of the rows on a GPU; `means`: what
+    outputs are.
     """
 
     run: Path
@@ -72,6 +74,7 @@ class Material:
     batch_size: int
     device: str = "cpu"
     half: str = "fp16"
+    means: str = "classes"
 
 
 @dataclass(frozen=True)
@@ -85,52 +88,62 @@ class Dense:
 def dense_of(run: Path, checkpoint: "Checkpoint") -> Dense:
     """The model that pruning started from, where it is still to be had, else the run itself."""
     if (run / "dense").is_dir():
-        if not _fits(run / "dense", checkpoint.model.config):
+        if not _fits(run / "dense", checkpoint.model):
             rule = "remove that folder, or put back the one that was written with the run"
             raise CheckpointError(f"{run}/dense/ is another model than the run's own; {rule}")
         return Dense(run / "dense", "the dense model fine-tuned with the run (dense/)")
     named = checkpoint.manifest.get("base_model")
     if isinstance(named, str):
         base = folder_here(named)
-        if base is not None and base != run.resolve() and _fits(base, checkpoint.model.config):
+        if base is not None and base != run.resolve() and _fits(base, checkpoint.model):
             return Dense(base, f"the base model {base.name}")
     return Dense(run, "this run's own weights, unpruned")
 
 
-def _fits(base: Path, config: Any) -> bool:
-    """Whether the folder holds a classifier of this shape: it may be on another machine, or have been written anew."""
+def _fits(base: Path, model: Any) -> bool:
+    """Whether the folder holds a model of this shape with a head of this kind: it may be on another machine, or have
+    been written anew."""
     from thresher.models.checkpoint import has_head
     from thresher.models.folder import read_config
+    from thresher.models.heads import head_of
+    from thresher.models.sentence_folder import read_head
 
+    config, head = model.config, head_of(model)
     try:
-        if not has_head(base, config.num_labels):
-            return False
         found = read_config(base)
+        if head.means != "embedding" and not has_head(base, config.num_labels):
+            return False
+        if head.means == "embedding" and read_head(base, found) != head:
+            return False
     except ModelError:  # not the folder of a model
         return False
     return all(getattr(found, name, None) == getattr(config, name, None) for name in SHAPE)
 
 
-def groups(device: str = "cpu", half: str = "fp16") -> dict[str, list[Group]]:
-    """Name on the command line -> its rows."""
+def groups(device: str = "cpu", half: str = "fp16", means: str = "classes") -> dict[str, list[Group]]:
+    """Name on the command line -> its rows. Rerankers and embedding models have a stack of their own."""
+    own = {"st": [Group((STACK, STACK + SORTED), "fp32" if device == "cpu" else half)]}
+    stack = own if means in ("score", "embedding") else {}
     if device == "cpu":
         return {
             "hf": [Group((HF, HF + SORTED), dtype) for dtype in ("fp32", "bf16")],
+            **stack,
             "onnxruntime": [Group(("onnxruntime", "onnxruntime" + SORTED), dtype) for dtype in ("fp32", "int8")],
             "openvino": [Group(("openvino", "openvino" + SORTED), dtype) for dtype in ("fp32", "bf16", "int8")],
             "thresher": [Group(OURS, dtype) for dtype in ("fp32", "bf16", "int8", "int8-static")],
         }
     return {
         "hf": [Group((HF,), "fp32"), Group((EAGER,), half), Group((HF, HF + SORTED), half)],
+        **stack,
         "compile": [Group((COMPILED,), half)],
         "unpadded": [Group((UNPADDED,), half)],
         "thresher": [Group(OURS, half, mode) for mode in MODES],
     }
 
 
-def parse_engines(names: str | None, device: str = "cpu") -> tuple[str, ...]:
+def parse_engines(names: str | None, device: str = "cpu", means: str = "classes") -> tuple[str, ...]:
     """'thresher,openvino' -> their names; None means all."""
-    known = groups(device)
+    known = groups(device, means=means)
     if names is None:
         return tuple(known)
     wanted = [name.strip() for name in names.split(",")]
@@ -142,10 +155,10 @@ def parse_engines(names: str | None, device: str = "cpu") -> tuple[str, ...]:
     return tuple(name for name in known if name in wanted)
 
 
-def rows_of(engines: Sequence[str], device: str = "cpu", half: str = "fp16") -> list[Group]:
+def rows_of(engines: Sequence[str], device: str = "cpu", half: str = "fp16", means: str = "classes") -> list[Group]:
     """All rows that should be in the table, the yardstick first."""
     found = [] if "hf" in engines else [Group(YARDSTICK[:1], YARDSTICK[1])]
-    for name, rows in groups(device, half).items():
+    for name, rows in groups(device, half, means).items():
         found += rows if name in engines else []
     return found
 
@@ -156,7 +169,7 @@ def line_up(
     """Export, load and try every contender. `on_step` is called once for each of `rows_of`."""
     contenders: list[Contender] = []
     missing: list[Missing] = []
-    for group in rows_of(engines, material.device, material.half):
+    for group in rows_of(engines, material.device, material.half, material.means):
         why = _cannot(group, material.device)
         if why is None:
             try:
@@ -164,7 +177,7 @@ def line_up(
             except Exception as error:  # converters, compilers and runtimes of others raise every kind
                 name = group.names[0]
                 ours_cannot = group.names == OURS and isinstance(error, ConfigError)  # int8 on a CPU without VNNI
-                if (name, group.dtype) not in NEEDS and name not in (COMPILED, UNPADDED) and not ours_cannot:
+                if (name, group.dtype) not in NEEDS and name not in (COMPILED, UNPADDED, STACK) and not ours_cannot:
                     raise
                 why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         if why is not None:
@@ -174,6 +187,9 @@ def line_up(
 
 
 def _cannot(group: Group, device: str) -> str | None:
+    if group.names[0] == STACK:
+        there = find_spec("sentence_transformers") is not None
+        return None if there else "sentence-transformers is not installed; pip install 'thresher[st]'"
     if device != "cpu":
         from thresher.engine.choose import gpu_problem
 
@@ -201,6 +217,7 @@ def _enter(group: Group, material: Material) -> list[Contender]:
             mode=group.mode,
             # Every shape is compiled: one width for whole batches, the rest and single texts, that of the longest.
             width=max(len(row.input_ids) for row in material.texts) if name == COMPILED else 0,
+            means=material.means,
         )
         if name.endswith(SORTED):
             found.append(replace(found[-1], spec=spec))

@@ -13,11 +13,12 @@ from thresher.core.cost import EncoderShape, dense_macs, engine_relative_flops, 
 from thresher.errors import DataError
 from thresher.models.attach import encoder_shape, gates_of, length_in_training
 from thresher.models.classes import check_class_order, check_classes, how_classes_differ
-from thresher.models.defaults import prompt_of
+from thresher.models.defaults import prompt_of, reading_length
+from thresher.models.heads import head_of
 from thresher.models.pairs import other_kind
 from thresher.models.predict import Predictions, predict
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
-from thresher.tasks.task import Example, Task
+from thresher.tasks.task import Example, Task, model_inputs, truncation_of
 from thresher.tasks.truth import Truth
 
 
@@ -148,6 +149,18 @@ def encoded_rows(
     positions, cut = usable_positions(model.config), task.spec.truncation
     rows = task.spec.inputs(examples, prompt=prompt_of(model))
     return encode(tokenizer, rows, max_length=max_length, positions=positions, truncation=cut)
+
+
+def encoded_inputs(model: Any, tokenizer: Any, examples: Sequence[Example], *, max_length: int | None) -> EncodedSet:
+    """What the model reads of rows, by what its own head means: like `encoded_rows`, where there is no task."""
+    head = head_of(model)
+    return encode(
+        tokenizer,
+        model_inputs(head.means, examples, prompt=prompt_of(model)),
+        max_length=reading_length(head, tokenizer, max_length),
+        positions=usable_positions(model.config),
+        truncation=truncation_of(head.means),
+    )
 
 
 def outputs_of(

@@ -25,9 +25,11 @@ from thresher.core.cost import (
 )
 from thresher.evaluation.agreement import agreement
 from thresher.evaluation.contenders import Contender, Result
+from thresher.evaluation.pace import chosen_batches
 from thresher.evaluation.rivals import Row
 from thresher.tasks.encode import Encoded
 from thresher.tasks.task import Task
+from thresher.tasks.truth import Truth
 
 LATENCY_BLOCK = 10
 
@@ -38,7 +40,8 @@ class Speed:
 
     `relative_flops` is in the paper's accounting on true lengths; `engine_relative_flops` is what packed execution
     computes over what it computes for the dense model. `useful_tflops` are those of the real tokens, per second, in the
-    same accounting. `ms_p50` is of whole batches. The peaks are measured apart.
+    same accounting. `ms_p50` is of whole batches. `timed_texts` are those of a round: a slow contender's may be some of
+    all. `agreement` is with the first contender, as in `evaluation.agreement`. The peaks are measured apart.
     """
 
     engine: str
@@ -57,6 +60,7 @@ class Speed:
     engine_relative_flops: float | None
     useful_tflops: float
     attention: str | None = None
+    timed_texts: int | None = None
     peak_mib: float | None = None
     peak_reserved_mib: float | None = None
 
@@ -66,9 +70,8 @@ class Speed:
 
 @dataclass(frozen=True)
 class _Pass:
-    """One pass over all rows. seconds: of each batch; results are in row order."""
+    """One pass over all rows; results are in row order."""
 
-    seconds: list[float]
     logits: NDArray[np.float32]
     kept: NDArray[np.int64] | None
 
@@ -82,28 +85,31 @@ def race(
     batch_size: int,
     rounds: int,
     latency_texts: int,
+    truth: Truth | None = None,
+    means: str | None = None,
+    parts: Sequence[float] | None = None,
     on_step: Callable[[], None] = lambda: None,
 ) -> list[Speed]:
     """Time all contenders in turn, `rounds` times after a warm-up, so that a slow spell of the machine hits them all.
 
-    The first contender's predictions are what agreement is measured against. Without a task, rows have no labels and
-    there is no quality.
+    The first contender's predictions are what agreement is measured against, by what outputs mean. Without a task, rows
+    have no labels and there is no quality; `truth` is what a task judges against, the rows' own labels if not given.
+    `parts`: of each contender, the share of its batches that is timed; all rows run in the warm-up.
     """
-    times: list[list[list[float]]] = [[] for _ in contenders]  # of each contender's rounds: of each batch
+    times: list[list[_Round]] = [[] for _ in contenders]
     found: list[_Pass] = []
-    for turn in range(rounds + 1):
-        found = []
+    for contender in contenders:
+        found.append(_one_pass(contender, rows, batch_size))
+        on_step()
+    for _ in range(rounds):
         for i, contender in enumerate(contenders):
-            found.append(_one_pass(contender, rows, batch_size))
-            if turn > 0:
-                times[i].append(found[i].seconds)
+            times[i].append(_one_round(contender, rows, batch_size, part=1.0 if parts is None else parts[i]))
             on_step()
     latencies = _latencies(contenders, rows, latency_texts)
-    labels = np.array([row.label for row in rows])
+    judged: Any = np.array([row.label for row in rows]) if truth is None else truth
     results = []
     for i, contender in enumerate(contenders):
-        rates = [len(rows) / sum(seconds) for seconds in times[i]]
-        whole = len(rows) // batch_size or 1  # batches before the last, which may be smaller
+        rates = [one.texts / sum(one.seconds) for one in times[i]]
         cost = _cost(contender, found[i].kept, rows, shape)
         results.append(
             Speed(
@@ -111,21 +117,45 @@ def race(
                 mode=contender.spec.mode,
                 dtype=contender.spec.dtype,
                 batch=batch_size,
-                ms_p50=1000 * statistics.median(second for seconds in times[i] for second in seconds[:whole]),
+                ms_p50=1000 * statistics.median(second for one in times[i] for second in one.whole),
                 texts_per_s=statistics.median(rates),
                 texts_per_s_low=min(rates),
                 texts_per_s_high=max(rates),
                 latency_ms_p50=float(np.quantile(latencies[i], 0.5)),
                 latency_ms_p95=float(np.quantile(latencies[i], 0.95)),
-                quality=None if task is None else task.score(found[i].logits, labels)["score"],
-                agreement=agreement(found[i].logits, found[0].logits),
+                quality=None if task is None else task.score(found[i].logits, judged)["score"],
+                agreement=agreement(found[i].logits, found[0].logits, means),
                 relative_flops=cost.paper,
                 engine_relative_flops=cost.packed,
                 useful_tflops=cost.flops_per_text * statistics.median(rates) / 1e12,
                 attention=contender.attention,
+                timed_texts=times[i][0].texts,
             )
         )
     return results
+
+
+@dataclass(frozen=True)
+class _Round:
+    """The timed batches of one round: seconds of each, of the whole ones among them, and their texts."""
+
+    seconds: list[float]
+    whole: list[float]
+    texts: int
+
+
+def _one_round(contender: Contender, rows: Sequence[Encoded], batch_size: int, *, part: float) -> _Round:
+    batches = contender.spec.batches(rows, batch_size)
+    chosen = chosen_batches(len(batches), part)
+    seconds = [_timed(contender, batches[i])[0] for i in chosen]
+    full = len(rows) // batch_size or 1  # batches before the last, which may be smaller
+    whole = [second for i, second in zip(chosen, seconds, strict=True) if i < full]
+    return _Round(seconds, whole or seconds, sum(len(batches[i]) for i in chosen))
+
+
+def seconds_of(contender: Contender, rows: Sequence[Row]) -> float:
+    """How long one call takes."""
+    return _timed(contender, rows)[0]
 
 
 def _timed(contender: Contender, rows: Sequence[Row]) -> tuple[float, Result]:
@@ -143,12 +173,11 @@ def _nothing() -> None:
 
 
 def _one_pass(contender: Contender, rows: Sequence[Encoded], batch_size: int) -> _Pass:
-    timed = [_timed(contender, batch) for batch in contender.spec.batches(rows, batch_size)]
-    parts = [found for _, found in timed]
+    parts = [contender.run(batch) for batch in contender.spec.batches(rows, batch_size)]
     back = np.argsort(contender.spec.order(rows))
     logits = np.concatenate([logits for logits, _ in parts])[back]
     kept = [kept for _, kept in parts if kept is not None]
-    return _Pass([seconds for seconds, _ in timed], logits, np.concatenate(kept)[back] if kept else None)
+    return _Pass(logits, np.concatenate(kept)[back] if kept else None)
 
 
 def _latencies(contenders: Sequence[Contender], rows: Sequence[Encoded], count: int) -> list[list[float]]:

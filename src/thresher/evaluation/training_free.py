@@ -14,9 +14,19 @@ import torch
 from thresher.core.cost import EncoderShape, engine_relative_flops, lowest_flops, relative_flops
 from thresher.core.gates import falling_shares
 from thresher.engine.calibrate import Text
+from thresher.engine.inputs import protected_rows
 from thresher.engine.packed import PackedExecutor, PackedTexts
 from thresher.errors import ConfigError
-from thresher.evaluation.agreement import Agreement, Logits, agreement, assured, change, measure_agreement
+from thresher.evaluation.agreement import (
+    Agreement,
+    Logits,
+    agreement,
+    assured_of,
+    change,
+    counts_decisions,
+    meaning_of,
+    measure_agreement,
+)
 from thresher.tasks.batches import sorted_batches
 
 BATCH_TOKENS = 4096
@@ -66,9 +76,16 @@ class Judged:
 
 
 class Sample:
-    """Texts with the dense model's predictions, to try thresholds on."""
+    """Texts with the dense model's predictions, to try thresholds on. `means`: what these are, see `meaning_of`."""
 
-    def __init__(self, executor: PackedExecutor, texts: Sequence[Text], on_trial: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        executor: PackedExecutor,
+        texts: Sequence[Text],
+        on_trial: Callable[[], None],
+        *,
+        means: str | None = None,
+    ) -> None:
         self._executor, self._texts, self._on_trial = executor, texts, on_trial
         self._known: dict[tuple[float, ...], Trial] = {}
         self._holding: dict[tuple[float, ...], list[float]] = {}
@@ -76,20 +93,21 @@ class Sample:
         self.lengths = torch.tensor([len(ids) for ids, _ in texts])
         self._batches = sorted_batches([len(ids) for ids, _ in texts], max_tokens=BATCH_TOKENS)
         self._packed = [self._pack([texts[i] for i in batch]) for batch in self._batches]
+        self.collapses: bool = not executor.plan.restores  # nobody reads more than first tokens
+        self.protected = self._ordered([self._protected(packed) for packed in self._packed])
         self.dense, _ = self._run([0.0] * executor.shape.layers)
-        self.regression: bool = self.dense.shape[1] == 1
+        self.means: str = meaning_of(self.dense, means)
 
     def at(self, thresholds: Sequence[float]) -> Trial:
         key = tuple(thresholds)
         if key not in self._known:
             logits, kept = self._run(key)
-            value = agreement(logits, self.dense)
             self._known[key] = Trial(
                 thresholds=key,
                 relative_flops=float(relative_flops(self.shape, self.lengths, kept)),
-                agreement=value,
-                assured=assured(value, texts=len(self._texts), regression=self.regression),
-                change=change(logits, self.dense),
+                agreement=agreement(logits, self.dense, self.means),
+                assured=assured_of(logits, self.dense, self.means),
+                change=change(logits, self.dense, self.means),
             )
             self._on_trial()
         return self._known[key]
@@ -105,7 +123,7 @@ class Sample:
     def judge(self, thresholds: Sequence[float]) -> Judged:
         logits, kept = self._run(thresholds)
         return Judged(
-            agreement=measure_agreement(logits, self.dense),
+            agreement=measure_agreement(logits, self.dense, self.means),
             relative_flops=float(relative_flops(self.shape, self.lengths, kept)),
             engine_relative_flops=engine_relative_flops(
                 self.shape, self.lengths, kept, alone=self._executor.plan.with_thresholds(thresholds).alone
@@ -124,25 +142,46 @@ class Sample:
             output = self._executor.trial(packed, thresholds)
             logits.append(output.outputs)
             kept.append(output.kept)
+        found: Logits = self._ordered(logits).numpy().astype(np.float32)
+        counts = self._ordered(kept)
+        if self.collapses and thresholds[-1] == math.inf:
+            # The engine computes first tokens alone there; the model, which is what is counted, all that it protects.
+            counts[:, -1] = self.protected
+        return found, counts
+
+    def _ordered(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """What was found batch by batch, in the order of the texts."""
         place = torch.tensor([i for batch in self._batches for i in batch]).argsort()
-        found: Logits = torch.cat(logits)[place].numpy().astype(np.float32)
-        return found, torch.cat(kept)[place]
+        return torch.cat(list(parts))[place]
+
+    def _protected(self, packed: PackedTexts) -> torch.Tensor:
+        """(texts,) how many tokens of each text no threshold may drop, in the order of the batch."""
+        flags = protected_rows(packed.ids, self._executor.plan)
+        counts = torch.stack([part.sum() for part in torch.split(flags, packed.ids.lengths.tolist())])
+        found = torch.empty_like(counts)
+        found[packed.ids.sequences] = counts
+        return found.cpu()
 
 
-def check_reachable(shape: EncoderShape, lengths: Sequence[int], goal: Goal) -> None:
-    """Refuse a cost that no thresholds can reach, before anything is measured."""
+def check_reachable(
+    shape: EncoderShape, lengths: Sequence[int], goal: Goal, *, protected: torch.Tensor | int = 1
+) -> None:
+    """Refuse a cost that no thresholds can reach. protected: (texts,) tokens that stay in any case."""
     if goal.flops is None:
         return
-    lowest = lowest_flops(shape, torch.tensor(lengths), [1.0] * shape.layers)
+    lowest = lowest_flops(shape, torch.tensor(lengths), [1.0] * shape.layers, protected=protected)
     if goal.flops <= lowest:
+        left = "one token" if isinstance(protected, int) else "the protected tokens (a reranker's query) alone"
         raise ConfigError(
-            f"target_flops = {goal.flops:g} cannot be reached: one token after every layer leaves {lowest:.3f}; "
+            f"target_flops = {goal.flops:g} cannot be reached: {left} after every layer leaves {lowest:.3f}; "
             "ask for more; without training, agreement is lost long before"
         )
 
 
 def fit(sample: Sample, goal: Goal) -> Trial:
     """The cheapest thresholds that keep the agreement; where the cost is given, those that change predictions least."""
+    if int(sample.protected.max()) > 1:
+        check_reachable(sample.shape, sample.lengths.tolist(), goal, protected=sample.protected)
     allows = limit(sample, goal)
     falls = [farthest(sample, fall(sample, width), allows) for width in WIDTHS]
     if goal.flops is None:
@@ -156,31 +195,40 @@ def limit(sample: Sample, goal: Goal) -> Callable[[Trial], bool]:
 
     At 99% a handful of decisions changes, and the best of many trials by such a count is a lucky one. But decisions
     change in proportion to the predictions. So their ratio is taken from where many change, with a standard error in
-    hand. A correlation is no count and taken where it is asked for; it is lost by the square of the change.
+    hand. A correlation or a cosine is no count and taken where it is asked for; a correlation is lost by the square of
+    the change.
     """
     if goal.flops is not None:
         cost = goal.flops
         return lambda trial: trial.relative_flops >= cost
     wanted = goal.agreement or 0.0  # a goal has one of the two
-    seen = wanted if sample.regression else min(MANY, wanted)
+    seen = min(MANY, wanted) if counts_decisions(sample.means) else wanted
     many = farthest(sample, fall(sample, WIDTHS[1]), lambda trial: trial.agreement >= seen)
     lost = max(1 - many.assured, 1e-9)
-    most = many.change * ((1 - wanted) / lost) ** (0.5 if sample.regression else 1)
+    most = many.change * ((1 - wanted) / lost) ** (0.5 if sample.means in ("value", "score") else 1)
     return lambda trial: trial.change <= most and trial.agreement >= wanted
 
 
 def fall(sample: Sample, width: float) -> Callable[[float], list[float]]:
-    """Thresholds along a way from 0 (every layer but the last keeps all) to 1 (none keeps any but the first token)."""
-    layers = sample.shape.layers
+    """Thresholds along a way from 0 (every layer keeps all, but the last where nobody reads more than first tokens) to
+    1 (none keeps any but protected tokens)."""
+    layers, collapses = sample.shape.layers, sample.collapses
     wide = max(1.0, width * layers / 12)
+    last = layers - 1 if collapses else layers  # the last layer that begins with all tokens
     return lambda way: sample.holding(
-        falling_shares((layers - 0.5 + wide / 2) * (1 - way) + (0.5 - wide / 2) * way, wide, layers=layers)
+        falling_shares(
+            (last + 0.5 + wide / 2) * (1 - way) + (0.5 - wide / 2) * way,
+            wide,
+            layers=layers,
+            collapse_last=collapses,
+        )
     )
 
 
 def farthest(sample: Sample, thresholds: Callable[[float], list[float]], allows: Callable[[Trial], bool]) -> Trial:
-    """The farthest along a way from 0 to 1 that is allowed; without one, nothing but the last layer prunes."""
-    best = sample.at([0.0] * (sample.shape.layers - 1) + [math.inf])
+    """The farthest along a way from 0 to 1 that is allowed; without one, nothing prunes but a last layer of which
+    first tokens alone are read."""
+    best = sample.at([0.0] * (sample.shape.layers - 1) + [math.inf if sample.collapses else 0.0])
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2

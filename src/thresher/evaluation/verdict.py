@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from thresher.evaluation.contenders import SORTED
+from thresher.evaluation.contenders import SORTED, STACK
 
 Table = list[dict[str, Any]]  # rows as Speed.to_dict() gives them
 PAYS = 1.02  # below this a difference is the machine's noise
@@ -68,7 +68,8 @@ class Verdict:
     """Pruned against dense in the arithmetic in which pruned is fastest, each in its fastest mode.
 
     The shares, of what FLOPs promise, are for records. On a CPU, where deployments are int8, pruned is set against the
-    best int8 rivals; on a GPU against the best of all, `best_rival`.
+    best int8 rivals; on a GPU against the best of all, `best_rival`. `stack`: against sentence-transformers, which
+    users of rerankers and embedding models have.
     """
 
     dtype: str
@@ -84,6 +85,7 @@ class Verdict:
     dense_mode: str | None = None
     best_rival: Against | None = None
     one_text: OneText | None = None
+    stack: Against | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -96,6 +98,8 @@ class Verdict:
         ]
         if not self.pays:
             lines.append("pruning does not pay here; use the dense engine for texts like these")
+        if self.stack is not None:
+            lines.append(self._over(self.stack, _named(self.stack.engine)))
         if self.best_rival is not None:
             lines.append(self._over(self.best_rival, f"the best rival, {self.best_rival.engine}"))
         for order, found in (("unsorted", self.int8_unsorted), ("sorted", self.int8_sorted)):
@@ -114,6 +118,12 @@ class Verdict:
         difference = found.quality_difference
         quality = "" if difference is None else f", at {100 * difference:+.2f} points of quality"
         return f"pruned {self.dtype} is {compared(found.speedup)} {rival}{quality}"
+
+
+def _named(engine: str) -> str:
+    """The stack's name, as a sentence has it."""
+    kind = engine.removesuffix(SORTED)
+    return f"{kind} on sorted texts" if engine.endswith(SORTED) else kind
 
 
 def compared(speedup: float) -> str:
@@ -152,6 +162,7 @@ def judge(rows: Table) -> Verdict | None:
         dense_mode=dense["mode"],
         best_rival=_against(pruned, list(filter(is_rival, rows))) if pruned["mode"] else None,
         one_text=_one_text(rows),
+        stack=_against(pruned, [row for row in rows if row["engine"].startswith(STACK)]),
     )
 
 

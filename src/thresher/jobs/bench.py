@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,17 +13,21 @@ from thresher.jobs.places import pick_device
 from thresher.jobs.quiet import quiet
 from thresher.jobs.request import asked, heard
 from thresher.jobs.rows import Rows
+from thresher.jobs.texts import as_inputs
 
 if TYPE_CHECKING:
-    from thresher.evaluation.lineup import Material
+    from thresher.evaluation.contenders import Contender
+    from thresher.evaluation.lineup import Material, Missing
+    from thresher.evaluation.pace import Pace
     from thresher.evaluation.verdict import Verdict
     from thresher.models.checkpoint import Checkpoint
     from thresher.tasks import Example, Task
     from thresher.tasks.encode import Encoded
+    from thresher.tasks.truth import Truth
     from thresher.training.progress import Silent
 
 CALIBRATION_TEXTS = 128
-LATENCY_TEXTS = 50
+MOST_ROWS = 512
 RIVAL_PACKAGES = {"cpu": ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf"), "cuda": ("triton",)}
 MEMORY = {
     "cpu": "peak resident memory of a process with this row alone",
@@ -38,6 +42,9 @@ MEMORY = {
 class BenchRequest(Rows):
     """What `bench` is asked for: a run's folder; test rows, or `texts`, a file without labels with one a line; and how
     to measure. `engines` are names joined by commas, all where not given; `record` is a JSON lines file to append to.
+
+    At most `rows` rows, in so many timed `rounds`. Where these are not given they are 512 and 5, or what fits into
+    about so many `seconds`, at least a batch and a round.
     """
 
     PATHS: ClassVar[tuple[str, ...]] = (*Rows.PATHS, "run", "texts", "record")
@@ -45,15 +52,25 @@ class BenchRequest(Rows):
 
     run: Path
     texts: Path | None = None
-    rows: int = 512
+    rows: int | None = None
     batch_size: int = 32
-    rounds: int = 5
+    rounds: int | None = None
+    seconds: float = 240.0
     threads: int | None = None
     device: str = "auto"
     dtype: str | None = None
     engines: str | None = None
     memory: bool = True
     record: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.seconds > 0:
+            raise ConfigError(f"seconds = {self.seconds:g} must be above 0; 240 is the default")
+
+    @property
+    def most_rows(self) -> int:
+        return MOST_ROWS if self.rows is None else self.rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +102,7 @@ class BenchResult:
 @dataclass(frozen=True)
 class _Checked:
     """A request that nothing was found wrong with: device, a GPU's arithmetic, engines, and rows, with their task
-    where they have labels."""
+    where they are of one; `texts` without one are read as the model's inputs."""
 
     request: BenchRequest
     place: str
@@ -97,13 +114,20 @@ class _Checked:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is measured, and how."""
+    """What is measured, and how. `examples` are the rows of the texts, which may be two of each."""
 
     request: BenchRequest
     engines: Sequence[str]
     material: "Material"
     texts: "list[Encoded]"
     task: "Task | None"
+    examples: "list[Example]"
+
+    def cut_to(self, texts: int) -> "_Plan":
+        """The same with the first texts only, and whole rows of them."""
+        each = max(1, len(self.texts) // len(self.examples))
+        rows = max(1, texts // each)
+        return replace(self, texts=self.texts[: rows * each], examples=self.examples[:rows])
 
 
 def bench(run: str | Path | BenchRequest, *, progress: "Silent | None" = None, **given: Any) -> BenchResult:
@@ -113,16 +137,18 @@ def bench(run: str | Path | BenchRequest, *, progress: "Silent | None" = None, *
     """
     from thresher.evaluation.lineup import parse_engines
     from thresher.models.checkpoint import read_manifest
+    from thresher.models.pairs import means_of
     from thresher.records import append_record, check_appendable
 
     shown, _ = heard(progress, None)
     request = asked(BenchRequest, run, given, name="run")
     place = "cpu" if request.device == "auto" else pick_device(request.device)
     half = _half(request.dtype, place)
-    engines = parse_engines(request.engines, place)
+    manifest = read_manifest(request.run)
+    engines = parse_engines(request.engines, place, means_of(manifest) or "classes")
     if request.record is not None:
         check_appendable(request.record)
-    task, examples = _load_rows(request, read_manifest(request.run))
+    task, examples = _load_rows(request, manifest)
     checked = _Checked(request, place, half, engines, task, examples)
     with quiet(), _threads(request.threads):
         result = _raced(checked, shown)
@@ -132,8 +158,8 @@ def bench(run: str | Path | BenchRequest, *, progress: "Silent | None" = None, *
 
 
 def _load_rows(request: BenchRequest, manifest: dict[str, Any]) -> "tuple[Task | None, list[Example]]":
-    """The task, where the rows have labels, and the rows of its first test split."""
-    from thresher.models.pairs import check_pairs
+    """The task, if there is one, and the rows of its first test split."""
+    from thresher.models.pairs import means_of
     from thresher.tasks.files import read_texts
 
     if request.texts is None:
@@ -141,9 +167,8 @@ def _load_rows(request: BenchRequest, manifest: dict[str, Any]) -> "tuple[Task |
         return task, next(iter(task.test.values()))
     if any((request.task, request.data, request.test, *request.columns)):
         raise ConfigError(f"--texts {request.texts} stands alone; leave out --task, --data, --test and the columns")
-    examples = read_texts(request.texts)
-    check_pairs(manifest, given_pairs=examples[0].pair is not None, name=request.run)  # encode wants all alike
-    return None, examples
+    given, means = read_texts(request.texts), means_of(manifest) or "classes"
+    return None, as_inputs(given, request.texts, manifest, means=means, name=request.run)
 
 
 def _raced(checked: _Checked, progress: "Silent") -> BenchResult:
@@ -154,6 +179,7 @@ def _raced(checked: _Checked, progress: "Silent") -> BenchResult:
     from thresher.evaluation.verdict import judge
     from thresher.models.attach import gates_of
     from thresher.models.checkpoint import load
+    from thresher.models.heads import head_of
 
     request, task, examples = checked.request, checked.task, checked.examples
     checkpoint = load(request.run)
@@ -162,9 +188,10 @@ def _raced(checked: _Checked, progress: "Silent") -> BenchResult:
     if "thresher" in checked.engines:
         gates_of(checkpoint.model).require_thresholds()
     dense = dense_of(request.run, checkpoint)
-    chosen, source = calibration_texts(task.train if task else [], examples, request.rows)
+    chosen, source = calibration_texts(task.train if task else [], examples, request.most_rows)
+    timed = examples[: request.most_rows]
     with tempfile.TemporaryDirectory() as work:
-        texts, calibration = _encoded(checkpoint, examples[: request.rows], chosen)
+        texts, calibration = _encoded(checkpoint, timed, chosen)
         material = Material(
             run=request.run,
             dense=dense.folder,
@@ -176,13 +203,14 @@ def _raced(checked: _Checked, progress: "Silent") -> BenchResult:
             batch_size=request.batch_size,
             device=checked.place,
             half=checked.half,
+            means=head_of(checkpoint.model).means,
         )
-        plan = _Plan(request, checked.engines, material, texts, task)
-        found, missing = _measure(plan, checkpoint.model, progress)
+        plan = _Plan(request, checked.engines, material, texts, task, timed)
+        found, missing, about = _measure(plan, checkpoint.model, progress)
     return BenchResult(
         run=request.run,
         rivals=dense.name,
-        about=_about(plan),
+        about=about,
         calibration={"texts": len(chosen), "source": source} if checked.place == "cpu" else None,
         rows=found,
         missing=missing,
@@ -192,13 +220,13 @@ def _raced(checked: _Checked, progress: "Silent") -> BenchResult:
 
 def _encoded(checkpoint: "Checkpoint", *parts: "list[Example]") -> "list[list[Encoded]]":
     """Each part as the run was trained to read it."""
-    from thresher.tasks.encode import encode, usable_positions
+    from thresher.evaluation.quality import encoded_inputs
 
-    length, positions = trained_length(checkpoint.manifest), usable_positions(checkpoint.model.config)
-    return [encode(checkpoint.tokenizer, part, max_length=length, positions=positions).rows for part in parts]
+    model, tokenizer, length = checkpoint.model, checkpoint.tokenizer, trained_length(checkpoint.manifest)
+    return [encoded_inputs(model, tokenizer, part, max_length=length).rows for part in parts]
 
 
-def _about(plan: _Plan) -> dict[str, Any]:
+def _about(plan: _Plan, pace: "Pace") -> dict[str, Any]:
     """What was measured, how and where, for the record."""
     from thresher.records import provenance
 
@@ -210,56 +238,95 @@ def _about(plan: _Plan) -> dict[str, Any]:
         "mean_length": sum(lengths) / len(lengths),
         "lengths": {"min": lengths[0], "median": lengths[len(lengths) // 2], "max": lengths[-1]},
         "batch_size": material.batch_size,
-        "rounds": plan.request.rounds,
+        "rounds": pace.rounds,
+        "limited": list(pace.notes),
+        "means": material.means,
         "threads": material.threads,
         "engines": list(plan.engines),
         "device_type": material.device,
         "memory": MEMORY[material.device] if plan.request.memory else None,
         **about,
-        "versions": {**about["versions"], **_rival_versions(material.device)},
+        "versions": {**about["versions"], **_rival_versions(material)},
     }
 
 
-def _measure(plan: _Plan, model: Any, progress: "Silent") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows that were measured, with their ratios, and those that are missing."""
+def _measure(
+    plan: _Plan, model: Any, progress: "Silent"
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
+    """The rows that were measured, with their ratios, those that are missing, and what was measured how."""
+    from thresher.evaluation.lineup import line_up, rows_of
+    from thresher.evaluation.pace import find_pace
+    from thresher.evaluation.speed import race, seconds_of
+    from thresher.evaluation.verdict import add_ratios_
+    from thresher.models.attach import encoder_shape
+
+    material, request = plan.material, plan.request
+    with progress.brief() as bars:
+        name = "loading and exporting" if material.device == "cpu" else "loading"
+        bars.begin(name, total=len(rows_of(plan.engines, material.device, means=material.means)))
+        contenders, missing = line_up(plan.engines, material, on_step=bars.step)
+        pace = find_pace(
+            contenders,
+            plan.texts,
+            seconds_of,
+            batch_size=material.batch_size,
+            seconds=request.seconds,
+            rounds=request.rounds,
+            may_cut=request.rows is None,
+        )
+        plan = plan.cut_to(pace.rows)
+        task, truth = _judged_by(plan)
+        bars.begin("racing", total=len(contenders) * (pace.rounds + 1))
+        speeds = race(
+            contenders,
+            plan.texts,
+            task,
+            shape=encoder_shape(model),
+            batch_size=material.batch_size,
+            rounds=pace.rounds,
+            latency_texts=min(pace.single, len(plan.texts)),
+            truth=truth,
+            means=material.means,
+            parts=pace.parts,
+            on_step=bars.step,
+        )
+        rows = [speed.to_dict() for speed in speeds]
+        add_ratios_(rows)
+        if request.memory:
+            missing += _add_memory_(rows, contenders, plan, bars)
+    return rows, [asdict(row) for row in missing], _about(plan, pace)
+
+
+def _judged_by(plan: _Plan) -> "tuple[Task | None, Truth | None]":
+    """The task that scores outputs and what it scores them against; nothing where rows have no labels."""
+    from thresher.tasks.task import labelled
+
+    if plan.task is None or not labelled(plan.examples, name=plan.task.spec.name):
+        return None, None
+    return plan.task, plan.task.spec.truth(plan.examples)
+
+
+def _add_memory_(
+    rows: list[dict[str, Any]], contenders: "Sequence[Contender]", plan: _Plan, bars: "Silent"
+) -> "list[Missing]":
+    """Each row's peak, into the row; what could not be measured is missing."""
     from concurrent.futures.process import BrokenProcessPool
 
     import torch
 
     from thresher.evaluation.alone import peak_memory
-    from thresher.evaluation.lineup import Missing, line_up, rows_of
-    from thresher.evaluation.speed import race
-    from thresher.evaluation.verdict import add_ratios_
-    from thresher.models.attach import encoder_shape
+    from thresher.evaluation.lineup import Missing
 
-    material, rounds = plan.material, plan.request.rounds
-    with progress.brief() as bars:
-        name = "loading and exporting" if material.device == "cpu" else "loading"
-        bars.begin(name, total=len(rows_of(plan.engines, material.device)))
-        contenders, missing = line_up(plan.engines, material, on_step=bars.step)
-        bars.begin("racing", total=len(contenders) * (rounds + 1))
-        speeds = race(
-            contenders,
-            plan.texts,
-            plan.task,
-            shape=encoder_shape(model),
-            batch_size=material.batch_size,
-            rounds=rounds,
-            latency_texts=min(LATENCY_TEXTS, len(plan.texts)),
-            on_step=bars.step,
-        )
-        rows = [speed.to_dict() for speed in speeds]
-        add_ratios_(rows)
-        if plan.request.memory:
-            bars.begin("measuring memory", total=len(contenders))
-            for row, contender in zip(rows, contenders, strict=True):
-                try:
-                    row |= asdict(peak_memory(contender.spec, plan.texts, material.batch_size))
-                # Killed, most likely for want of memory, or out of the GPU's; the race still counts.
-                except (BrokenProcessPool, torch.OutOfMemoryError) as error:
-                    missing.append(Missing(row["engine"], row["dtype"], f"peak memory: {error}", row["mode"]))
-                bars.step()
-    return rows, [asdict(row) for row in missing]
+    missing = []
+    bars.begin("measuring memory", total=len(contenders))
+    for row, contender in zip(rows, contenders, strict=True):
+        try:
+            row |= asdict(peak_memory(contender.spec, plan.texts, plan.material.batch_size))
+        # Killed, most likely for want of memory, or out of the GPU's; the race still counts.
+        except (BrokenProcessPool, torch.OutOfMemoryError) as error:
+            missing.append(Missing(row["engine"], row["dtype"], f"peak memory: {error}", row["mode"]))
+        bars.step()
+    return missing
 
 
 def calibration_texts(train: "list[Example]", timed: "list[Example]", rows: int) -> "tuple[list[Example], str]":
@@ -295,11 +362,12 @@ def _threads(wanted: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _rival_versions(place: str) -> dict[str, str]:
+def _rival_versions(material: "Material") -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for name in RIVAL_PACKAGES[place]:
+    stack = ("sentence-transformers",) if material.means in ("score", "embedding") else ()
+    for name in (*RIVAL_PACKAGES[material.device], *stack):
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

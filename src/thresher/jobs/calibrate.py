@@ -4,12 +4,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from thresher.errors import ConfigError, DataError, ModelError
+from thresher.errors import ConfigError, ModelError
 from thresher.jobs.evaluate import check_length
 from thresher.jobs.places import alone, check_dense, check_place
 from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note, Request, asked, heard
 from thresher.jobs.rows import load_named_task
+from thresher.jobs.texts import as_inputs, halves
 
 if TYPE_CHECKING:
     from thresher.engine.engine import Engine
@@ -24,8 +25,9 @@ DEFAULT_AGREEMENT = "99%"
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateRequest(Request):
-    """What `calibrate` is asked for: a dense classifier, and texts: a file with one per line, or a task's selection
-    rows, whose labels are not read. The goal is an `agreement` to keep, 99% if not given, or `target_flops`."""
+    """What `calibrate` is asked for: a dense model with its head, and texts: a file with one per line, or a task's
+    selection rows, whose labels are not read. The goal is an `agreement` to keep, 99% if not given, or `target_flops`.
+    `rerank` says that a model's one output is a reranker's score, where its folder does not say so."""
 
     PATHS: ClassVar[tuple[str, ...]] = ("out", "texts", "data")
 
@@ -38,6 +40,7 @@ class CalibrateRequest(Request):
     target_flops: float | None = None
     rows: int = 512
     max_length: int | None = None
+    rerank: bool = False
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -103,7 +106,7 @@ def calibrate(
 
 
 def _calibrated(request: CalibrateRequest, progress: "Silent", note: Note) -> CalibrateResult:
-    from thresher.models.pairs import check_pairs
+    from thresher.models.heads import head_of
 
     goal = request.goal()
     if request.rows < FEWEST:
@@ -112,32 +115,35 @@ def _calibrated(request: CalibrateRequest, progress: "Silent", note: Note) -> Ca
         )
     check_length(request.max_length)
     check_place(request.out, overwrite=request.overwrite)
-    examples, task = _load_texts(request)
-    fitting, judging = split_texts(examples, request.rows)
-    pairs = examples[0].pair is not None  # encode wants all alike
-    check_pairs(_run_around(request.model), given_pairs=pairs, name=request.model)
+    given, task = _load_rows(request)
     with quiet():
-        return _fitted(request, goal, fitting, judging, task, progress, note)
+        network, tokenizer = _load_model(request, task)
+        means = head_of(network).means
+        examples = _inputs(request, given, task, means=means)
+        parts = split_texts(examples, request.rows, means=means)
+        return _fitted(request, goal, (network, tokenizer), parts, task, progress, note)
 
 
 def _fitted(
     request: CalibrateRequest,
     goal: "Goal",
-    fitting: "list[Example]",
-    judging: "list[Example]",
+    model: tuple[Any, Any],
+    parts: "tuple[list[Example], list[Example]]",
     task: "Task | None",
     progress: "Silent",
     note: Note,
 ) -> CalibrateResult:
-    from thresher.config import PruneConfig
     from thresher.engine.engine import Engine
+    from thresher.evaluation.quality import encoded_inputs
     from thresher.evaluation.training_free import check_reachable
+    from thresher.jobs.training import prune_config
     from thresher.models.attach import encoder_shape, gates_of, prune_
+    from thresher.models.heads import head_of
 
-    network, tokenizer = _load_classifier(request.model, task)
-    encoded = [_encode(network, tokenizer, part, request.max_length) for part in (fitting, judging)]
+    (network, tokenizer), (fitting, judging) = model, parts
+    encoded = [encoded_inputs(network, tokenizer, part, max_length=request.max_length) for part in parts]
     check_reachable(encoder_shape(network), [len(row.input_ids) for row in encoded[0].rows], goal)
-    prune_(network, PruneConfig(score="value"))
+    prune_(network, prune_config({"score": "value"}, tokenizer, head_of(network)))
     engine = Engine.from_model(network, tokenizer, device="cpu")
     dtype = str(engine.describe()["dtype"])
     note(f"{len(fitting)} texts to fit, {len(judging)} others to judge; {dtype}: {engine.why}")
@@ -172,17 +178,22 @@ def _fit_and_judge(
     fit_texts, judge_texts = ([(row.input_ids, row.token_type_ids) for row in found.rows] for found in encoded)
     with progress.brief() as bars:
         bars.begin("trying thresholds", total=1 + HALVINGS * (1 + len(WIDTHS)))  # at most: some trials come again
-        trial = fit(Sample(packed, fit_texts, on_trial=bars.step), goal)
-        return trial, Sample(packed, judge_texts, on_trial=lambda: None).judge(trial.thresholds)
+        means = engine.head.means
+        trial = fit(Sample(packed, fit_texts, on_trial=bars.step, means=means), goal)
+        judged = Sample(packed, judge_texts, on_trial=lambda: None, means=means).judge(trial.thresholds)
+        return trial, judged
 
 
 def _save(
     request: CalibrateRequest, result: CalibrateResult, network: Any, tokenizer: Any, task: "Task | None"
 ) -> None:
     from thresher.models.checkpoint import save
+    from thresher.models.defaults import reading_length
+    from thresher.models.heads import head_of
     from thresher.records import provenance
 
-    recipe = {"recipe": "training-free", "max_length": request.max_length}
+    length = reading_length(head_of(network), tokenizer, request.max_length)
+    recipe = {"recipe": "training-free", "max_length": length}
     about = {"base_model": request.model, "recipe": recipe, "training_free": result.block()} | (
         {"task": task.describe()} if task else {}
     )
@@ -197,18 +208,15 @@ def parse_share(text: str) -> float:
         raise ConfigError(f"agreement = {text!r} is not a share; write 99% or 0.99") from error
 
 
-def split_texts(examples: "list[Example]", rows: int) -> "tuple[list[Example], list[Example]]":
+def split_texts(
+    examples: "list[Example]", rows: int, *, means: str = "classes"
+) -> "tuple[list[Example], list[Example]]":
     """At most `rows` different texts, evenly spread, in two halves by hash: no text is in both."""
-    from thresher.tasks.splits import fingerprint, hold_out, spread
-
-    different = list({fingerprint(example): example for example in examples}.values())
-    if len(different) < FEWEST:
-        raise DataError(f"{len(different)} different texts are too few; give at least {FEWEST}, better 500 or more")
-    chosen = spread(different, rows)
-    return hold_out(chosen, share=0.5, at_most=len(chosen))
+    return halves(examples, means=means, rows=rows, fewest=FEWEST)
 
 
-def _load_texts(request: CalibrateRequest) -> "tuple[list[Example], Task | None]":
+def _load_rows(request: CalibrateRequest) -> "tuple[list[Example], Task | None]":
+    """The texts that were given, or a task and its selection rows."""
     from thresher.tasks.files import read_texts
 
     texts, task, data = request.texts, request.task, request.data
@@ -224,17 +232,35 @@ def _load_texts(request: CalibrateRequest) -> "tuple[list[Example], Task | None]
     return named.selection, named
 
 
-def _load_classifier(model: str, named: "Task | None") -> tuple[Any, Any]:
+def _inputs(request: CalibrateRequest, rows: "list[Example]", task: "Task | None", *, means: str) -> "list[Example]":
+    """What the model reads of the rows, which must be of its kind."""
+    from thresher.models.pairs import check_pairs
+    from thresher.tasks.task import model_inputs
+
+    around = _run_around(request.model)
+    if request.texts is not None:
+        return as_inputs(rows, request.texts, around, means=means, name=request.model)
+    check_pairs(around, given_pairs=task is not None and task.spec.pair_column is not None, name=request.model)
+    return model_inputs(means, rows)
+
+
+def _load_model(request: CalibrateRequest, task: "Task | None") -> tuple[Any, Any]:
     """The dense model with its head, and its tokenizer."""
     from thresher.evaluation.quality import check_outputs
     from thresher.models.checkpoint import has_head, load_dense
+    from thresher.models.defaults import mean_by_
+    from thresher.models.sentence_folder import is_embedder
 
+    model = request.model
     check_dense(model)
-    if not has_head(model):
+    if not has_head(model) and not is_embedder(model):
         raise ModelError(f"{model} has no classification head, so it has no predictions to keep; fine-tune it first")
     network, tokenizer = load_dense(model, whole=True)
-    if named is not None:
-        check_outputs(network, named, name=model)
+    if task is not None:
+        check_outputs(network, task, name=model)
+    means = "score" if request.rerank else task.spec.means if task is not None else None
+    if means is not None:
+        mean_by_(network, means)
     return network, tokenizer
 
 
@@ -245,12 +271,6 @@ def _run_around(model: str) -> dict[str, Any]:
     folder = Path(model).expanduser()
     inside = folder.name == "dense" and (folder.parent / MANIFEST).is_file()
     return read_manifest(folder.parent) if inside else {}
-
-
-def _encode(network: Any, tokenizer: Any, examples: "list[Example]", max_length: int | None) -> "EncodedSet":
-    from thresher.tasks.encode import encode, usable_positions
-
-    return encode(tokenizer, examples, max_length=max_length, positions=usable_positions(network.config))
 
 
 def _source(texts: Path | None, named: "Task | None") -> str:

@@ -6,24 +6,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from thresher.config import trained_length
 from thresher.engine.backends.linear import check_int8
 from thresher.engine.calibrate import Text, find_steps
 from thresher.engine.choose import STATIC
 from thresher.engine.steps import STEPS, write_steps
-from thresher.errors import DataError, RunError
+from thresher.errors import ConfigError, DataError, RunError
 from thresher.evaluation.agreement import Logits
 from thresher.evaluation.int8 import DTYPES, Measured, measure_arithmetics
-from thresher.evaluation.quality import check_outputs
+from thresher.evaluation.quality import check_outputs, encoded_inputs
 from thresher.jobs.places import alone, check_place
 from thresher.jobs.quiet import quiet
 from thresher.jobs.request import asked, heard
 from thresher.jobs.rows import Rows, load_own_rows
+from thresher.jobs.texts import as_inputs, halves, unlabelled_task
 from thresher.models.checkpoint import MANIFEST, Checkpoint, load, read_manifest, replacing_folder
+from thresher.models.heads import head_of
 from thresher.records import provenance, write_json
-from thresher.tasks.encode import encode, usable_positions
+from thresher.tasks.files import read_texts
 from thresher.tasks.splits import fingerprint, spread
 
 if TYPE_CHECKING:
@@ -31,24 +31,37 @@ if TYPE_CHECKING:
     from thresher.training.progress import Silent
 
 KIND = "static symmetric int8, per-channel steps"
+FEWEST = 16  # texts without labels: half of them say how near int8 comes to fp32
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeRequest(Rows):
-    """What `quantize` is asked for: a run's folder, the rows it was made with, and at most how many of its training
-    `texts` calibrate int8. With no rows named they are those of the run's own task."""
+    """What `quantize` is asked for: a run's folder, the rows it was made with, and at most how many `rows` of them
+    calibrate int8. With none named they are those of the run's own task. Or `texts`, a file without labels with one a
+    line: half of them calibrate, and the others are measured by agreement with fp32."""
 
-    PATHS: ClassVar[tuple[str, ...]] = (*Rows.PATHS, "train", "selection", "run", "out")
-    COUNTS: ClassVar[tuple[str, ...]] = ("texts",)
+    PATHS: ClassVar[tuple[str, ...]] = (*Rows.PATHS, "train", "selection", "texts", "run", "out")
+    COUNTS: ClassVar[tuple[str, ...]] = ("rows",)
 
     run: Path
     out: Path
     train: Path | None = None
     selection: Path | None = None
-    texts: int = 256
+    texts: Path | None = None
+    rows: int = 256
     overwrite: bool = False
 
-    def load_own(self, manifest: dict[str, Any]) -> "Task":
+    def __post_init__(self) -> None:
+        number = str(self.texts) if self.texts is not None else ""
+        if number.isdigit() and not Path(number).is_file():
+            rule = "texts names a file with one text a line"
+            raise ConfigError(f"texts = {number} is a number; {rule}, and the number of rows is --rows {number}")
+        super().__post_init__()
+
+    def load_own(self, manifest: dict[str, Any]) -> "Task | None":
+        """The rows of a task; None where texts are given, which are read as the model's inputs."""
+        if self.texts is not None:
+            return None
         return self.loaded or load_own_rows(
             self.run,
             manifest,
@@ -60,10 +73,28 @@ class QuantizeRequest(Rows):
             columns=self.columns,
         )
 
+    def source(self, task: "Task") -> str:
+        """What calibrates, without the machine's folders."""
+        return f"training rows of {task.spec.name}" if self.texts is None else f"texts in {self.texts.name}"
+
+    def from_texts(self, manifest: dict[str, Any], model: Any) -> "Task":
+        """The file's texts as a task without labels: its training rows and its test rows are other texts."""
+        file = self.texts
+        assert file is not None  # who has none loads a task
+        if any((self.task, self.data, self.train, self.selection, self.test, *self.columns)):
+            rule = "leave out --task, --data, --train, --selection, --test and the columns"
+            raise ConfigError(f"--texts {file} stands alone; {rule}")
+        means, names = head_of(model).means, model.config.id2label
+        inputs = as_inputs(read_texts(file), file, manifest, means=means, name=self.run)
+        measured, calibrating = halves(inputs, means=means, fewest=FEWEST)
+        labels = tuple(str(names[i]) for i in range(len(names))) if means in ("classes", "labels") else ()
+        return unlabelled_task(file, calibrating, measured, means=means, labels=labels)
+
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeResult:
-    """A quantized copy of a run: what calibrated it, and each arithmetic on the first test split."""
+    """A quantized copy of a run: what calibrated it, and each arithmetic on the first test split. Without labels the
+    metrics say how near the outputs are to those in fp32."""
 
     run: Path
     out: Path
@@ -73,6 +104,7 @@ class QuantizeResult:
     split: str
     rows: int
     measured: dict[str, Measured]
+    means: str
     provenance: dict[str, Any]
 
     def block(self) -> dict[str, Any]:
@@ -108,20 +140,13 @@ def _quantized(request: QuantizeRequest, progress: "Silent") -> QuantizeResult:
     check_quantize(request.run, request.out, overwrite=request.overwrite)
     manifest = read_manifest(request.run)
     task = request.load_own(manifest)
-    chosen = calibration_rows(task, request.texts)
-    split, examples = next(iter(task.test.items()))
     with quiet():
         checkpoint = load(request.run)
+        task = task or request.from_texts(manifest, checkpoint.model)
         check_outputs(checkpoint.model, task, name=request.run, manifest=manifest)
-        limits: dict[str, Any] = {
-            "max_length": trained_length(manifest),
-            "positions": usable_positions(checkpoint.model.config),
-        }
-        calibration, test = (
-            [(row.input_ids, row.token_type_ids) for row in encode(checkpoint.tokenizer, part, **limits).rows]
-            for part in (chosen, examples)
-        )
-        labels = np.array([example.label for example in examples])
+        chosen = calibration_rows(task, request.rows)
+        split, examples = next(iter(task.test.items()))
+        calibration, test = (_read(checkpoint, part, trained_length(manifest)) for part in (chosen, examples))
         with progress.brief() as bars:
             bars.begin("calibrating and measuring", total=len(calibration) + len(DTYPES) * len(test))
 
@@ -135,13 +160,31 @@ def _quantized(request: QuantizeRequest, progress: "Silent") -> QuantizeResult:
                 checkpoint,
                 task=task.spec.name,
                 calibration=calibration,
-                source=f"training rows of {task.spec.name}",
+                source=request.source(task),
                 test=test,
                 split=split,
-                score=lambda logits: task.score(logits, labels),
+                rows=len(examples),
+                score=_score(task, examples),
                 overwrite=request.overwrite,
                 on_texts=advance,
             )
+
+
+def _read(checkpoint: Checkpoint, rows: "list[Example]", max_length: int | None) -> list[Text]:
+    """What the model reads of rows, of embeddings' pairs both texts."""
+    found = encoded_inputs(checkpoint.model, checkpoint.tokenizer, rows, max_length=max_length)
+    return [(row.input_ids, row.token_type_ids) for row in found.rows]
+
+
+def _score(task: "Task", rows: "list[Example]") -> Callable[[Logits], dict[str, float]]:
+    """The metrics of logits; of rows without labels against the first logits that it is given, those in fp32."""
+    exact: list[Logits] = []
+
+    def score(logits: Logits) -> dict[str, float]:
+        exact.append(logits)
+        return task.score(logits, task.spec.truth(rows, dense=exact[0]))
+
+    return score
 
 
 def check_quantize(run: Path, out: Path, *, overwrite: bool = False) -> None:
@@ -156,13 +199,13 @@ def check_quantize(run: Path, out: Path, *, overwrite: bool = False) -> None:
     check_int8()
 
 
-def calibration_rows(task: "Task", texts: int) -> "list[Example]":
+def calibration_rows(task: "Task", count: int) -> "list[Example]":
     """Training rows, evenly spread. Published data has training rows that are test rows too: those are left out."""
     tested = {fingerprint(row) for rows in task.test.values() for row in rows}
     rows = [row for row in task.train if fingerprint(row) not in tested]
     if not rows:
         raise DataError(f"task {task.spec.name} has no training rows that are not test rows too; int8 needs some")
-    return spread(rows, texts)
+    return spread(rows, count)
 
 
 def write_quantized(
@@ -176,13 +219,15 @@ def write_quantized(
     test: Sequence[Text],
     split: str,
     score: Callable[[Logits], dict[str, float]],
+    rows: int | None = None,
     overwrite: bool = False,
     on_texts: Callable[[int], None] = lambda count: None,
 ) -> QuantizeResult:
     """Calibrate, measure, and write `out`: a copy of `run` with steps, and what is known of them in thresher.json.
 
     `checkpoint` is the loaded run; `source` says where the calibration texts come from, `split` what the test texts
-    are; `score` gives the metrics of their logits. `on_texts` is told how many texts were just computed: every
+    are; `score` gives the metrics of their logits, first of those in fp32; `rows` is how many rows the test texts make,
+    where it is not one a text. `on_texts` is told how many texts were just computed: every
     calibration text once, every test text once for each of DTYPES.
     """
     check_quantize(run, out, overwrite=overwrite)
@@ -195,8 +240,9 @@ def write_quantized(
             calibration_rows=len(calibration),
             source=source,
             split=split,
-            rows=len(test),
+            rows=len(test) if rows is None else rows,
             measured=measure_arithmetics(checkpoint, steps, test, score=score, on_texts=on_texts),
+            means=head_of(checkpoint.model).means,
             provenance=provenance(device="cpu", seed=None),
         )
         shutil.copytree(run, folder, dirs_exist_ok=True)

@@ -188,8 +188,8 @@ def load_test_rows(
             text_column=text or known.get("text") or "text",
             pair_column=pair or known.get("pair"),
             label_column=label or known.get("label") or "label",
-            labels=_class_names(run, trained_on),
-            means=trained_on.get("means"),
+            labels=_class_names(run, manifest),
+            means=_special_meaning(manifest),
             group_column=known.get("group"),
             separator=trained_on.get("separator"),
         )
@@ -210,10 +210,22 @@ def made_how(manifest: dict[str, Any]) -> str:
     return "was calibrated on your own texts" if training_free else "was trained on your own files"
 
 
-def _class_names(run: Path, trained_on: dict[str, Any]) -> tuple[str, ...]:
+def _special_meaning(manifest: dict[str, Any]) -> str | None:
+    """What the run's outputs are if not classes or values: what its task says, or without one its head."""
+    from thresher.models.pairs import means_of
+
+    trained_on = manifest.get("task", {})
+    means = trained_on.get("means") if trained_on else means_of(manifest)
+    return means if means in ("labels", "score", "embedding") else None
+
+
+def _class_names(run: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
     """The run's classes in order, none for a regression; a model saved without them has them in its config.json."""
+    trained_on = manifest.get("task", {})
     if "labels" in trained_on:
         return tuple(trained_on["labels"])
+    if _special_meaning(manifest) in ("score", "embedding"):
+        return ()
     from thresher.models.folder import read_config
 
     config = read_config(run)
@@ -248,12 +260,15 @@ def load_own_rows(
     if train is None:
         name = task or trained_on.get("name")
         if name not in task_names() and task is None:
-            raise ConfigError(f"{run} {made_how(manifest)}; give its training rows, with labels, with --train FILE")
+            ways = "give its training rows, with labels, with --train FILE, or texts without labels with --texts FILE"
+            raise ConfigError(f"{run} {made_how(manifest)}; {ways}")
         return load_named_task(str(name), data)
     if data is not None:
         raise ConfigError(f"--data {data} goes with --task NAME; --train and --test name your own files")
     known, classes = trained_on.get("columns", {}), trained_on.get("labels")
     text, pair, label = columns
+    means = _special_meaning(manifest)
+    looked_at = means is not None or classes is None  # or else training said what the labels are
     found = load_file_task(
         train,
         test=test,
@@ -261,8 +276,11 @@ def load_own_rows(
         text_column=text or known.get("text") or "text",
         pair_column=pair or known.get("pair"),
         label_column=label or known.get("label") or "label",
-        regression=None if classes is None else not classes,
+        regression=None if looked_at else not classes,
         class_names=classes or None,
+        means=means,
+        group_column=known.get("group"),
+        separator=trained_on.get("separator"),
     )
     if classes is not None and list(found.spec.labels) != list(classes):
         wanted, got = ", ".join(classes) or "numbers", ", ".join(found.spec.labels) or "numbers"

@@ -49,6 +49,16 @@ def mean_by_(model: Any, means: str) -> None:
     set_head_(model, replace(head, means=means))
 
 
+def reading_length(head: Head, tokenizer: Any, asked: int | None) -> int | None:
+    """The longest text in tokens: what is `asked` for; for rerankers and embedders what their folder says, as in
+    sentence-transformers; None leaves it to the model's positions."""
+    if asked is not None or head.means not in ("score", "embedding"):
+        return asked
+    longest = getattr(tokenizer, "model_max_length", None)
+    return longest if isinstance(longest, int) and longest < UNLIMITED else None
+
+
+UNLIMITED = 10**9  # transformers writes a number beyond this where a tokenizer has no limit
 WORDS = {
     "classes": "one class of several",
     "labels": "several labels a row",

@@ -6,11 +6,21 @@ from typing import Any
 from thresher.errors import DataError
 
 
+def means_of(manifest: Mapping[str, Any]) -> str | None:
+    """What the run's outputs mean, where its description says so: those of the first versions do not."""
+    head = manifest.get("head")
+    means = head.get("means") if isinstance(head, dict) else None
+    return means if isinstance(means, str) else None
+
+
 def takes_pairs(manifest: Mapping[str, Any]) -> bool | None:
     """Whether the run is for pairs of texts; None where its description does not say.
 
     A trained run knows the columns of its task, one that was calibrated without labels what its texts were.
     """
+    means = means_of(manifest)
+    if means in ("score", "embedding"):  # a reranker reads pairs only; of an embedding's pairs each text is read alone
+        return True if means == "score" else None
     task, free = manifest.get("task"), manifest.get("training_free")
     columns = task.get("columns") if isinstance(task, dict) else None
     if isinstance(columns, dict) and "pair" in columns:

@@ -28,6 +28,19 @@ def labelled(rows: Sequence[Example], *, name: str) -> bool:
     return has_labels([row.label for row in rows], name=name)
 
 
+def model_inputs(means: str, rows: Sequence[Example], *, prompt: str = "") -> list[Example]:
+    """What a model whose outputs have this meaning reads of rows: see `TaskSpec.inputs`."""
+    if means != "embedding":
+        return list(rows)
+    texts = [text for row in rows for text in (row.text, row.pair)]
+    return [Example(prompt + text, None, None) for text in texts if text is not None]
+
+
+def truncation_of(means: str) -> str:
+    """Which text of a pair that is too long is cut: a reranker's query stays whole."""
+    return "only_second" if means == "score" else "longest_first"
+
+
 @dataclass(frozen=True)
 class TaskSpec:
     """What a model for the task must predict, and how it is judged.
@@ -79,15 +92,12 @@ class TaskSpec:
     @property
     def truncation(self) -> str:
         """Which text of a pair that is too long is cut: a reranker's query stays whole."""
-        return "only_second" if self.means == "score" else "longest_first"
+        return truncation_of(self.means)
 
     def inputs(self, rows: Sequence[Example], *, prompt: str = "") -> list[Example]:
         """What the model reads of rows: the rows, or for embeddings of pairs the texts one by one, without labels:
         text, pair, text, pair, ... An embedding's texts begin with the `prompt`."""
-        if self.means != "embedding":
-            return list(rows)
-        texts = [text for row in rows for text in (row.text, row.pair)]
-        return [Example(prompt + text, None, None) for text in texts if text is not None]
+        return model_inputs(self.means, rows, prompt=prompt)
 
     def training_rows(self, rows: Sequence[Example], *, prompt: str = "") -> list[Example]:
         """Inputs with the labels that a loss can use: embeddings learn from the dense model alone, and so do scores
