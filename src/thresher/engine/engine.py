@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from thresher.core.heads import Head
-from thresher.engine.checks import check_dtype_name, check_max_length, check_max_tokens, check_window
+from thresher.engine.checks import (
+    check_dtype_name,
+    check_items,
+    check_max_length,
+    check_max_tokens,
+    check_prompt,
+    check_top_k,
+    check_window,
+)
 from thresher.engine.choose import Choice, choose
 from thresher.engine.executor import Executor
 from thresher.engine.predictions import Outputs, Prediction, Ranked, answers, sigmoid
@@ -22,6 +30,7 @@ from thresher.models.checkpoint import MANIFEST, load, load_dense
 from thresher.models.heads import head_of
 from thresher.models.pairs import takes_pairs
 from thresher.models.plan import plan_of
+from thresher.text import is_blank
 
 WINDOW = 1024  # texts read at a time
 
@@ -144,7 +153,7 @@ class Engine:
             raise self._other("predict", "embed(texts)")
         computed = self._compute(items, max_tokens=max_tokens, window=window)
         found = (self._prediction(text) for text in computed)
-        return with_bar(found, total=len(items) if isinstance(items, Sized) else None) if progress else found
+        return with_bar(found, total=_count(items)) if progress else found
 
     def score(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False, progress: bool = False) -> Outputs:
         """How well each document answers its query, (pairs,) float32: between 0 and 1, or `raw` logits.
@@ -160,10 +169,8 @@ class Engine:
         self, query: str, documents: Sequence[str], *, top_k: int | None = None, raw: bool = False
     ) -> list[Ranked]:
         """The documents by falling score for one query, the first `top_k` of them if given; ties stay in order."""
-        if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
-            raise ConfigError(f"top_k = {top_k!r} must be a whole number of at least 1; leave it out for all documents")
-        if isinstance(documents, str):
-            raise ConfigError("a single text was given as documents; give a list of texts")
+        top_k = check_top_k(top_k)
+        documents = check_items(documents, name="documents")
         scores = self.score([(query, document) for document in documents], raw=raw)
         order = np.argsort(-scores, kind="stable")[:top_k]
         return [Ranked(int(i), float(scores[i])) for i in order]
@@ -178,15 +185,16 @@ class Engine:
         """
         if self.head.means != "embedding":
             raise self._other("embed", "predict(texts)")
-        before = self._prompt(prompt, prompt_name)
-        items = [before + text if isinstance(text, str) and text.strip() else text for text in texts]
-        return self._outputs(items if before else texts, progress=progress)
+        before, texts = self._prompt(prompt, prompt_name), check_items(texts)
+        # What is no text, or has nothing to read, stays as it is: a prompt would hide that.
+        items = [before + text if isinstance(text, str) and not is_blank(text) else text for text in texts]
+        return self._outputs(items, progress=progress)
 
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         if prompt is not None:
-            return prompt
-        name = name or self.head.default_prompt
-        if name is not None and name not in self.head.prompts:
+            return check_prompt(prompt)
+        name = self.head.default_prompt if name is None else name
+        if name is not None and name not in tuple(self.head.prompts):
             known = ", ".join(self.head.prompts) or "none"
             raise ConfigError(f"prompt_name = {name!r} is not one of the model's prompts: {known}")
         return "" if name is None else self.head.prompts[name]
@@ -195,7 +203,7 @@ class Engine:
         """(items, outputs), all of them good."""
         rows: list[Any] = []
         computed: Iterator[Computed] = self._compute(items, max_tokens=None, window=WINDOW)
-        for number, text in enumerate(with_bar(computed, total=len(items)) if progress else computed):
+        for number, text in enumerate(with_bar(computed, total=_count(items)) if progress else computed):
             error = self._error(text)
             if error:
                 raise DataError(f"item {number}: {error}")
@@ -206,9 +214,7 @@ class Engine:
     def _compute(self, items: Iterable[Item], *, max_tokens: int | None, window: int) -> Iterator[Computed]:
         max_tokens = self.executor.token_budget if max_tokens is None else check_max_tokens(max_tokens)
         window = check_window(window)
-        if isinstance(items, str):
-            raise ConfigError("a single text was given; give a list of texts")
-        return self._stream(items, max_tokens=max_tokens, window=window)
+        return self._stream(check_items(items), max_tokens=max_tokens, window=window)
 
     def _prediction(self, text: Computed) -> Prediction:
         error = self._error(text)
@@ -223,6 +229,11 @@ class Engine:
 
     def _other(self, asked: str, instead: str) -> ModelError:
         return ModelError(f"the model's head gives {self.head.means}, which {asked} does not serve; use {instead}")
+
+
+def _count(items: Iterable[Item]) -> int | None:
+    """How many there are, where that is known before they are read."""
+    return len(items) if isinstance(items, Sized) else None
 
 
 def with_bar(found: Iterator[Any], *, total: int | None) -> Iterator[Any]:
