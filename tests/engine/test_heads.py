@@ -158,6 +158,14 @@ def test_nothing_collapses_where_all_tokens_are_read() -> None:
     assert plan_of(embedder("bert", reads="first")).alone == LAYERS - 1
 
 
+def test_a_text_must_not_lose_all_its_tokens() -> None:
+    """The attached model would keep its best one; the engine has no such rule, and says so before any text."""
+    model = pruned("bert", (0.0, 50.0, 50.0, 50.0), protect=("none",))
+    assert int(run(model, ragged(model))[1].kept().min()) == 1
+    with pytest.raises(ModelError, match="nothing is protected, and the engine must not lose all tokens of a text"):
+        Engine.from_model(model.float(), word_tokenizer(WORDS), device="cpu", dtype="fp32")
+
+
 def test_a_saved_embedder(tmp_path: Path) -> None:
     model = pruned("bert").float()
     save(model, word_tokenizer(WORDS), tmp_path / "run")
@@ -252,9 +260,23 @@ def test_a_long_document_gives_way_and_the_query_stays() -> None:
     assert ids[: len(own)] == own
 
 
+def test_a_query_that_leaves_no_room() -> None:
+    engine = reranker()
+    long, short = engine.classify([("the river " * 500, "fog"), ("the river", "fog")])
+    assert short.value is not None and long.value is None and not long.truncated
+    rule = f"the first text leaves no room for the second within {engine.max_length} tokens; shorten it, or give a"
+    assert long.error == f"{rule} larger max_length"
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
+        (
+            lambda engine: engine.score([["fog", "film"]]),
+            "item 0: a list is not text; give a string, or two in a tuple",
+        ),
+        (lambda engine: engine.score([None]), "item 0: a NoneType is not text"),
+        (lambda engine: engine.score(["fog"]), "item 0: the model is for pairs of texts, and was given a single text"),
         (lambda engine: engine.rank("", ["a"]), "item 0: the text is empty"),
         (lambda engine: engine.rank("a", ["a", ""]), "item 1: the text is empty"),
         (lambda engine: engine.rank("a", ["a", 5]), "item 1: a int is not text"),
