@@ -88,12 +88,12 @@ class Engine:
         if (folder / MANIFEST).is_file():
             steps = read_steps(folder)
             checkpoint = load(path)
-            model, tokenizer = checkpoint.model, checkpoint.tokenizer
+            model, tokenizer, pairs = checkpoint.model, checkpoint.tokenizer, takes_pairs(checkpoint.manifest)
         else:
-            steps = []
+            steps, pairs = [], None
             model, tokenizer = load_dense(path, whole=True)
         choice = choose(backend, check_dtype_name(dtype), device=device, mode=mode, steps=steps)
-        return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length)
+        return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length, pairs=pairs)
 
     @staticmethod
     def from_model(
@@ -118,15 +118,24 @@ class Engine:
         return Engine.on(choice, model, deepcopy(tokenizer), dial=dial, max_length=max_length)
 
     @staticmethod
-    def on(choice: Choice, model: Any, tokenizer: Any, *, dial: float = 1.0, max_length: int | None = None) -> "Engine":
-        """From a model in memory, on what was chosen for it."""
+    def on(
+        choice: Choice,
+        model: Any,
+        tokenizer: Any,
+        *,
+        dial: float = 1.0,
+        max_length: int | None = None,
+        pairs: bool | None = None,
+    ) -> "Engine":
+        """From a model in memory, on what was chosen for it. `pairs` as in `Engine`; else by what the gates know."""
         head, names = head_of(model), model.config.id2label
         if max_length is None:
             max_length = length_in_training(model)
         if max_length is None and head.means in ("score", "embedding"):  # as sentence-transformers does
             max_length = getattr(tokenizer, "model_max_length", None)
         labels = [str(names[i]) for i in range(model.config.num_labels)] if head.means in ("classes", "labels") else []
-        pairs = {"score": True, "embedding": False}.get(head.means, takes_pairs(known_of(model)))
+        pairs = takes_pairs(known_of(model)) if pairs is None else pairs
+        pairs = {"score": True, "embedding": False}.get(head.means, pairs)
         executor = choice.build(read_weights(model), plan_of(model, dial=dial))
         about: Any = {"labels": labels, "why": choice.why, "head": head, "max_length": max_length, "pairs": pairs}
         return Engine(executor, tokenizer, **about)
