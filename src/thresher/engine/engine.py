@@ -27,6 +27,7 @@ from thresher.engine.weights import LayerSteps, read_weights
 from thresher.errors import ConfigError, DataError, ModelError
 from thresher.models.attach import known_of, length_in_training
 from thresher.models.checkpoint import MANIFEST, load, load_dense
+from thresher.models.defaults import longest_read
 from thresher.models.heads import head_of
 from thresher.models.pairs import takes_pairs
 from thresher.models.plan import plan_of
@@ -130,9 +131,7 @@ class Engine:
         """From a model in memory, on what was chosen for it. `pairs` as in `Engine`; else by what the gates know."""
         head, names = head_of(model), model.config.id2label
         if max_length is None:
-            max_length = length_in_training(model)
-        if max_length is None and head.means in ("score", "embedding"):  # as sentence-transformers does
-            max_length = getattr(tokenizer, "model_max_length", None)
+            max_length = longest_read(model, tokenizer, length_in_training(model))
         labels = [str(names[i]) for i in range(model.config.num_labels)] if head.means in ("classes", "labels") else []
         pairs = takes_pairs(known_of(model)) if pairs is None else pairs
         pairs = {"score": True, "embedding": False}.get(head.means, pairs)
