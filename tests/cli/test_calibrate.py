@@ -47,7 +47,8 @@ def test_a_run_like_any_other(stock: Stock, texts: Path, tmp_path: Path) -> None
     tiny.succeeds("explain {run} 'the film is good'", run=out)
     bench = "bench {run} --texts {texts} --engines thresher --rounds 1 --no-memory --rows 8 --json"
     tiny.succeeds(bench, run=out, texts=texts)
-    assert Engine.load(out, device="cpu", dtype="fp32").classify(["the film is good"])[0].label
+    text, pair = Engine.load(out, device="cpu", dtype="fp32").classify(["the film is good", ("the film", "is good")])
+    assert text.label and pair.error is not None and "the model is for single texts" in pair.error
 
 
 def test_the_command_that_it_ends_with_works(stock: Stock, texts: Path, tmp_path: Path) -> None:

@@ -37,6 +37,10 @@ def test_a_reranker_without_labels(tmp_path: Path) -> None:
     test = tiny.write_rows(tmp_path / "test.jsonl", labelled)
     found = tiny.succeeds("eval {run} --test {test} --device cpu --json", run=tmp_path / "run", test=test).json()
     assert "ndcg@10" in str(found)
+    model.rename(tmp_path / "gone")
+    refused = tiny.thresher("eval {run} --device cpu", run=tmp_path / "run")
+    assert refused.code == 1 and f"{model} is not here; put it back, or give rows with labels" in refused.err
+    tiny.succeeds("eval {run} --test {test} --device cpu", run=tmp_path / "run", test=test)
 
 
 def test_several_labels_get_a_head_of_their_own(tmp_path: Path) -> None:

@@ -158,6 +158,14 @@ def test_nothing_collapses_where_all_tokens_are_read() -> None:
     assert plan_of(embedder("bert", reads="first")).alone == LAYERS - 1
 
 
+def test_a_text_must_not_lose_all_its_tokens() -> None:
+    """The attached model would keep its best one; the engine has no such rule, and says so before any text."""
+    model = pruned("bert", (0.0, 50.0, 50.0, 50.0), protect=("none",))
+    assert int(run(model, ragged(model))[1].kept().min()) == 1
+    with pytest.raises(ModelError, match="nothing is protected, and the engine must not lose all tokens of a text"):
+        Engine.from_model(model.float(), word_tokenizer(WORDS), device="cpu", dtype="fp32")
+
+
 def test_a_saved_embedder(tmp_path: Path) -> None:
     model = pruned("bert").float()
     save(model, word_tokenizer(WORDS), tmp_path / "run")
@@ -193,6 +201,27 @@ def test_embeddings_are_those_of_sentence_transformers(tmp_path: Path) -> None:
         engine.classify(TEXTS)
 
 
+@pytest.mark.parametrize("default", [None, "query"])
+def test_what_is_given_to_embed(tmp_path: Path, default: str | None) -> None:
+    """One text is not its letters, a generator is not empty, and a prompt does not hide that there is no text."""
+    settings = {"prompts": {"query": "query : "}, "default_prompt_name": default}
+    engine = Engine.load(embedder_folder(tmp_path / "model", settings=settings), device="cpu", dtype="fp32")
+    expected = engine.embed(TEXTS)
+    for progress in (False, True):
+        found = engine.embed((text for text in TEXTS), progress=progress)  # type: ignore[arg-type]
+        assert np.array_equal(found, expected)
+    for prompt in (None, "the "):
+        with pytest.raises(ConfigError, match="a single text was given as texts; give a list of texts"):
+            engine.embed("fog", prompt=prompt)
+        with pytest.raises(DataError, match="item 1: the text is empty"):
+            engine.embed(["fog", "\u200b"], prompt=prompt)
+    with pytest.raises(ConfigError, match="prompt = 3 is of type int; give a string"):
+        engine.embed(TEXTS, prompt=3)  # type: ignore[arg-type]
+    for name in ("", ["query"]):
+        with pytest.raises(ConfigError, match="is not one of the model's prompts: query"):
+            engine.embed(TEXTS, prompt_name=name)  # type: ignore[arg-type]
+
+
 def reranker() -> Engine:
     model = tiny_model("bert", num_labels=1).float()
     set_head_(model, Head(means="score"))
@@ -209,7 +238,9 @@ def test_scores_and_ranks() -> None:
     alone = [float(engine.score([("a film", document)])[0]) for document in documents]
     assert [found.index for found in ranked] == sorted(range(4), key=lambda i: -alone[i])
     assert [found.score for found in ranked] == pytest.approx(sorted(alone, reverse=True), abs=1e-5)
-    assert engine.rank("a film", documents, top_k=2) == ranked[:2]
+    assert (
+        engine.rank("a film", documents, top_k=2) == engine.rank("a film", documents, top_k=np.int64(2)) == ranked[:2]
+    )
     assert engine.rank("a film", []) == [] and engine.score([]).shape == (0,)
 
 
@@ -229,14 +260,34 @@ def test_a_long_document_gives_way_and_the_query_stays() -> None:
     assert ids[: len(own)] == own
 
 
+def test_a_query_that_leaves_no_room() -> None:
+    engine = reranker()
+    long, short = engine.classify([("the river " * 500, "fog"), ("the river", "fog")])
+    assert short.value is not None and long.value is None and not long.truncated
+    rule = f"the first text leaves no room for the second within {engine.max_length} tokens; shorten it, or give a"
+    assert long.error == f"{rule} larger max_length"
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
+        (
+            lambda engine: engine.score([["fog", "film"]]),
+            "item 0: a list is not text; give a string, or two in a tuple",
+        ),
+        (lambda engine: engine.score([None]), "item 0: a NoneType is not text"),
+        (lambda engine: engine.score(["fog"]), "item 0: the model is for pairs of texts, and was given a single text"),
         (lambda engine: engine.rank("", ["a"]), "item 0: the text is empty"),
         (lambda engine: engine.rank("a", ["a", ""]), "item 1: the text is empty"),
         (lambda engine: engine.rank("a", ["a", 5]), "item 1: a int is not text"),
         (lambda engine: engine.rank("a", "film"), "a single text was given as documents"),
-        (lambda engine: engine.rank("a", ["film"], top_k=0), "top_k = 0 must be a whole number of at least 1"),
+        (lambda engine: engine.rank("a", None), "documents = None is of type NoneType; give a list of texts"),
+        (lambda engine: engine.rank("a", {"id": "film"}), "documents = {'id': 'film'} is of type dict; give a list"),
+        (lambda engine: engine.predict(None), "texts = None is of type NoneType; give a list of texts"),
+        (lambda engine: engine.predict({"fog", "film"}), "is of type set; give a list of texts"),
+        (lambda engine: engine.score(5), "texts = 5 is of type int; give a list of texts"),
+        (lambda engine: engine.rank("a", ["film"], top_k=0), "top_k = 0 is below 1, the smallest allowed value"),
+        (lambda engine: engine.rank("a", ["film"], top_k=True), "top_k = True is of type bool; give a whole number"),
         (lambda engine: engine.embed(["a"]), "gives score, which embed does not serve; use predict"),
     ],
 )

@@ -32,6 +32,19 @@ def test_the_rows_held_out_come_again(tmp_path: Path, with_test: bool) -> None:
     assert again.train == again.selection == []
 
 
+@pytest.mark.parametrize("separator", [None, "|"])
+def test_several_labels_come_again_in_the_order_of_the_outputs(tmp_path: Path, separator: str | None) -> None:
+    moods = [["bad"], ["good", "long"], ["long"], []]
+    rows = [
+        {"words": f"film {i}", "mood": moods[i % 4] if separator is None else "|".join(moods[i % 4])} for i in range(80)
+    ]
+    train = write(tmp_path / "films.jsonl", rows)
+    names = ["long", "bad", "good"]
+    task = load_file_task(train, separator=separator, class_names=names, **COLUMNS)
+    again = rows_held_out(json.loads(json.dumps(task.describe())))
+    assert again is not None and again.spec.labels == tuple(names) and again.test == task.test
+
+
 def test_a_file_that_changed_or_is_gone_gives_no_rows(tmp_path: Path) -> None:
     train = write(tmp_path / "films.jsonl", films(100))
     about = load_file_task(train, **COLUMNS).describe()

@@ -21,7 +21,9 @@ from tests.training.tiny import (
 from thresher.baselines import method_named
 from thresher.config import METHODS, PruneConfig
 from thresher.core.heads import Head
+from thresher.engine.engine import Engine
 from thresher.errors import ConfigError, DataError, ModelError
+from thresher.evaluation.quality import encoded_rows
 from thresher.models.attach import gates_of, prune_
 from thresher.models.defaults import prune_defaults
 from thresher.models.embedder import Embedder, take_pooler_
@@ -124,6 +126,26 @@ def test_the_query_is_whole_and_stays() -> None:
     trainer.model(**{name: value for name, value in batch.items() if name != "labels"})
     trace = gates_of(trainer.model).trace
     assert trace is not None and int(trace.kept()[:, -1].min()) >= 4
+
+
+@pytest.mark.parametrize("means", ["embedding", "score", "classes"])
+def test_no_text_is_longer_than_the_folder_of_a_reranker_or_an_embedder_says(means: str) -> None:
+    """In training, evaluation and the engine, as in sentence-transformers; a classifier's folder says nothing."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.model_max_length = 8
+    model = {
+        "embedding": embedder,
+        "score": lambda: gated_model(outputs=1, **SEGMENT),
+        "classes": gated_model,
+    }[means]()
+    task = {"embedding": embed_task, "score": rerank_task, "classes": keyword_task}[means]()
+    trainer = Trainer(model, tokenizer, task, quick(max_length=24, max_steps=1, target_flops=0.95), device="cpu")
+    gates_of(model).about = {"recipe": {"max_length": 24}}
+    wanted = 24 if means == "classes" else 8
+    assert (trainer.train_set.max_length, trainer.selection_set.max_length) == (wanted, wanted)
+    assert encoded_rows(model, tokenizer, task, task.selection, max_length=24).max_length == wanted
+    assert Engine.from_model(model, tokenizer, device="cpu", dtype="fp32").max_length == wanted
+    assert Engine.from_model(model, tokenizer, device="cpu", dtype="fp32", max_length=20).max_length == 20
 
 
 def test_labels_of_0_and_1_are_mixed_in_and_graded_ones_are_not() -> None:

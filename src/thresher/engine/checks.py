@@ -1,6 +1,7 @@
 """What callers give an engine, checked by kind and range before anything is computed with it."""
 
 import operator
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from thresher.errors import ConfigError
@@ -22,6 +23,30 @@ def check_max_tokens(max_tokens: Any) -> int:
 def check_max_length(max_length: Any) -> int | None:
     """The longest text in tokens, or None for the longest there is."""
     return None if max_length is None else _whole("max_length", max_length, low=SHORTEST, unit="tokens")
+
+
+def check_top_k(top_k: Any) -> int | None:
+    """How many documents a ranking has, or None for all."""
+    return None if top_k is None else _whole("top_k", top_k, low=1, unit="documents")
+
+
+def check_items(items: Any, *, name: str = "texts") -> Any:
+    """Many texts, in anything that can be gone through in an order of its own.
+
+    One text is refused, which would count as its letters, and a dictionary, which would count as its keys.
+    """
+    if isinstance(items, str | bytes):
+        raise ConfigError(f"a single text was given as {name}; give a list of texts")
+    if isinstance(items, Mapping | Set) or not (isinstance(items, Iterable) or hasattr(items, "__getitem__")):
+        raise ConfigError(f"{name} = {shown(items)} is of type {type(items).__name__}; give a list of texts")
+    return items
+
+
+def check_prompt(prompt: Any) -> str:
+    """What stands before every text."""
+    if not isinstance(prompt, str):
+        raise ConfigError(f"prompt = {shown(prompt)} is of type {type(prompt).__name__}; give a string")
+    return prompt
 
 
 def check_dtype_name(dtype: Any) -> str:

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from thresher.core.heads import Head
-from thresher.engine.checks import check_dtype_name, check_max_length, check_max_tokens, check_window
+from thresher.engine.checks import (
+    check_dtype_name,
+    check_items,
+    check_max_length,
+    check_max_tokens,
+    check_prompt,
+    check_top_k,
+    check_window,
+)
 from thresher.engine.choose import Choice, choose
 from thresher.engine.executor import Executor
 from thresher.engine.forks import check_process, expect_forks
@@ -21,10 +29,12 @@ from thresher.engine.weights import LayerSteps, read_weights
 from thresher.errors import ConfigError, DataError, ModelError
 from thresher.models.attach import known_of, length_in_training
 from thresher.models.checkpoint import load, load_dense
+from thresher.models.defaults import longest_read
 from thresher.models.heads import head_of
 from thresher.models.manifest import is_run
 from thresher.models.pairs import takes_pairs
 from thresher.models.plan import plan_of
+from thresher.text import is_blank
 from thresher.workplace import expanded
 
 WINDOW = 1024  # texts read at a time
@@ -86,12 +96,12 @@ class Engine:
         if is_run(path):
             steps = read_steps(Path(expanded(path)))
             checkpoint = load(path)
-            model, tokenizer = checkpoint.model, checkpoint.tokenizer
+            model, tokenizer, pairs = checkpoint.model, checkpoint.tokenizer, takes_pairs(checkpoint.manifest)
         else:
-            steps = []
+            steps, pairs = [], None
             model, tokenizer = load_dense(path, whole=True)
         choice = choose(backend, check_dtype_name(dtype), device=device, mode=mode, steps=steps)
-        return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length)
+        return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length, pairs=pairs)
 
     @staticmethod
     def from_model(
@@ -116,15 +126,22 @@ class Engine:
         return Engine.on(choice, model, deepcopy(tokenizer), dial=dial, max_length=max_length)
 
     @staticmethod
-    def on(choice: Choice, model: Any, tokenizer: Any, *, dial: float = 1.0, max_length: int | None = None) -> "Engine":
-        """From a model in memory, on what was chosen for it."""
+    def on(
+        choice: Choice,
+        model: Any,
+        tokenizer: Any,
+        *,
+        dial: float = 1.0,
+        max_length: int | None = None,
+        pairs: bool | None = None,
+    ) -> "Engine":
+        """From a model in memory, on what was chosen for it. `pairs` as in `Engine`; else by what the gates know."""
         head, names = head_of(model), model.config.id2label
         if max_length is None:
-            max_length = length_in_training(model)
-        if max_length is None and head.means in ("score", "embedding"):  # as sentence-transformers does
-            max_length = getattr(tokenizer, "model_max_length", None)
+            max_length = longest_read(model, tokenizer, length_in_training(model))
         labels = [str(names[i]) for i in range(model.config.num_labels)] if head.means in ("classes", "labels") else []
-        pairs = {"score": True, "embedding": False}.get(head.means, takes_pairs(known_of(model)))
+        pairs = takes_pairs(known_of(model)) if pairs is None else pairs
+        pairs = {"score": True, "embedding": False}.get(head.means, pairs)
         executor = choice.build(read_weights(model), plan_of(model, dial=dial))
         about: Any = {"labels": labels, "why": choice.why, "head": head, "max_length": max_length, "pairs": pairs}
         return Engine(executor, tokenizer, **about)
@@ -152,7 +169,7 @@ class Engine:
             raise self._other("predict", "embed(texts)")
         computed = self._compute(items, max_tokens=max_tokens, window=window)
         found = (self._prediction(text) for text in computed)
-        return with_bar(found, total=len(items) if isinstance(items, Sized) else None) if progress else found
+        return with_bar(found, total=_count(items)) if progress else found
 
     def score(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False, progress: bool = False) -> Outputs:
         """How well each document answers its query, (pairs,) float32: between 0 and 1, or `raw` logits.
@@ -168,10 +185,8 @@ class Engine:
         self, query: str, documents: Sequence[str], *, top_k: int | None = None, raw: bool = False
     ) -> list[Ranked]:
         """The documents by falling score for one query, the first `top_k` of them if given; ties stay in order."""
-        if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
-            raise ConfigError(f"top_k = {top_k!r} must be a whole number of at least 1; leave it out for all documents")
-        if isinstance(documents, str):
-            raise ConfigError("a single text was given as documents; give a list of texts")
+        top_k = check_top_k(top_k)
+        documents = check_items(documents, name="documents")
         scores = self.score([(query, document) for document in documents], raw=raw)
         order = np.argsort(-scores, kind="stable")[:top_k]
         return [Ranked(int(i), float(scores[i])) for i in order]
@@ -186,15 +201,16 @@ class Engine:
         """
         if self.head.means != "embedding":
             raise self._other("embed", "predict(texts)")
-        before = self._prompt(prompt, prompt_name)
-        items = [before + text if isinstance(text, str) and text.strip() else text for text in texts]
-        return self._outputs(items if before else texts, progress=progress)
+        before, texts = self._prompt(prompt, prompt_name), check_items(texts)
+        # What is no text, or has nothing to read, stays as it is: a prompt would hide that.
+        items = [before + text if isinstance(text, str) and not is_blank(text) else text for text in texts]
+        return self._outputs(items, progress=progress)
 
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         if prompt is not None:
-            return prompt
-        name = name or self.head.default_prompt
-        if name is not None and name not in self.head.prompts:
+            return check_prompt(prompt)
+        name = self.head.default_prompt if name is None else name
+        if name is not None and name not in tuple(self.head.prompts):
             known = ", ".join(self.head.prompts) or "none"
             raise ConfigError(f"prompt_name = {name!r} is not one of the model's prompts: {known}")
         return "" if name is None else self.head.prompts[name]
@@ -203,7 +219,7 @@ class Engine:
         """(items, outputs), all of them good."""
         rows: list[Any] = []
         computed: Iterator[Computed] = self._compute(items, max_tokens=None, window=WINDOW)
-        for number, text in enumerate(with_bar(computed, total=len(items)) if progress else computed):
+        for number, text in enumerate(with_bar(computed, total=_count(items)) if progress else computed):
             error = self._error(text)
             if error:
                 raise DataError(f"item {number}: {error}")
@@ -215,9 +231,7 @@ class Engine:
         check_process(self._process, self.executor.device)
         max_tokens = self.executor.token_budget if max_tokens is None else check_max_tokens(max_tokens)
         window = check_window(window)
-        if isinstance(items, str):
-            raise ConfigError("a single text was given; give a list of texts")
-        return self._stream(items, max_tokens=max_tokens, window=window)
+        return self._stream(check_items(items), max_tokens=max_tokens, window=window)
 
     def _prediction(self, text: Computed) -> Prediction:
         error = self._error(text)
@@ -232,6 +246,11 @@ class Engine:
 
     def _other(self, asked: str, instead: str) -> ModelError:
         return ModelError(f"the model's head gives {self.head.means}, which {asked} does not serve; use {instead}")
+
+
+def _count(items: Iterable[Item]) -> int | None:
+    """How many there are, where that is known before they are read."""
+    return len(items) if isinstance(items, Sized) else None
 
 
 def with_bar(found: Iterator[Any], *, total: int | None) -> Iterator[Any]:

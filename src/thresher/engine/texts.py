@@ -47,9 +47,15 @@ def encode_texts(
             shorter = [EncodedText([], error=no_room) for _ in long]
         else:
             shorter = _call_each(tokenizer, [read[i] for i in long], positions, cuts if paired else "longest_first")
+            if paired and cuts == "only_second":  # whole they could be read, so that nothing else is at fault
+                full = EncodedText([], error=_FULL.format(positions))
+                shorter = [full if text.error or len(text.input_ids) > positions else text for text in shorter]
         for i, text in zip(long, shorter, strict=True):
             found[i] = replace(text, truncated=text.error is None)
     return found
+
+
+_FULL = "the first text leaves no room for the second within {} tokens; shorten it, or give a larger max_length"
 
 
 def _enough(
@@ -81,6 +87,8 @@ def _no_room(tokenizer: Any, positions: int, *, paired: bool) -> str | None:
 
 
 def _problem(item: Any, pairs: bool | None) -> str | None:
+    if not isinstance(item, tuple | str):
+        return f"a {type(item).__name__} is not text; give a string, or two in a tuple"
     parts = item if isinstance(item, tuple) else (item,)
     if isinstance(item, tuple) and len(item) != 2:
         return f"{len(item)} texts in one item; give a text or a pair of texts"

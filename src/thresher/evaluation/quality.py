@@ -13,7 +13,7 @@ from thresher.core.cost import EncoderShape, dense_macs, engine_relative_flops, 
 from thresher.errors import DataError
 from thresher.models.attach import encoder_shape, gates_of, length_in_training
 from thresher.models.classes import check_class_order, check_classes, how_classes_differ
-from thresher.models.defaults import prompt_of, reading_length
+from thresher.models.defaults import longest_read, prompt_of
 from thresher.models.heads import head_of
 from thresher.models.pairs import other_kind
 from thresher.models.predict import Predictions, predict
@@ -102,7 +102,8 @@ def evaluate(
 ) -> Quality:
     """Hard evaluation of a model with gates on a test split (the first one by default).
 
-    Rows are truncated to `max_length` tokens, or where they were in training, or else to what the model can take.
+    Rows are truncated to `max_length` tokens, or where they were in training, or else to what the model can take; of
+    rerankers and embedders never later than where their folder says.
     `pruned=False` runs the same weights dense. `on_batch(done, total)` is told about progress.
     Rows without labels are judged by agreement with `dense`, the dense model's outputs (`outputs_of`); not given, and
     with `pruned=False`, a model agrees with itself.
@@ -148,7 +149,8 @@ def encoded_rows(
     """What the model reads of the task's rows."""
     positions, cut = usable_positions(model.config), task.spec.truncation
     rows = task.spec.inputs(examples, prompt=prompt_of(model))
-    return encode(tokenizer, rows, max_length=max_length, positions=positions, truncation=cut)
+    length = longest_read(model, tokenizer, max_length)
+    return encode(tokenizer, rows, max_length=length, positions=positions, truncation=cut)
 
 
 def encoded_inputs(model: Any, tokenizer: Any, examples: Sequence[Example], *, max_length: int | None) -> EncodedSet:
@@ -157,7 +159,7 @@ def encoded_inputs(model: Any, tokenizer: Any, examples: Sequence[Example], *, m
     return encode(
         tokenizer,
         model_inputs(head.means, examples, prompt=prompt_of(model)),
-        max_length=reading_length(head, tokenizer, max_length),
+        max_length=longest_read(model, tokenizer, max_length),
         positions=usable_positions(model.config),
         truncation=truncation_of(head.means),
     )

@@ -188,11 +188,10 @@ def _save(
     request: CalibrateRequest, result: CalibrateResult, network: Any, tokenizer: Any, task: "Task | None"
 ) -> None:
     from thresher.models.checkpoint import save
-    from thresher.models.defaults import reading_length
-    from thresher.models.heads import head_of
+    from thresher.models.defaults import longest_read
     from thresher.records import provenance
 
-    length = reading_length(head_of(network), tokenizer, request.max_length)
+    length = longest_read(network, tokenizer, request.max_length)
     recipe = {"recipe": "training-free", "max_length": length}
     about = {"base_model": request.model, "recipe": recipe, "training_free": result.block()} | (
         {"task": task.describe()} if task else {}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from thresher.errors import ConfigError
+from thresher.errors import ConfigError, DataError
 from thresher.jobs.measure import Version, measure, plain, remarks_on
 from thresher.jobs.places import pick_device
 from thresher.jobs.quiet import quiet
@@ -69,6 +69,7 @@ def evaluate_run(
     from thresher.models.checkpoint import load, load_dense, read_manifest
     from thresher.records import provenance
     from thresher.tasks.remembered import seen_in_training
+    from thresher.tasks.task import labelled
 
     shown, say = heard(progress, note)
     request = asked(EvaluateRequest, run, given, name="run")
@@ -85,6 +86,11 @@ def evaluate_run(
         if known:
             weights = load_dense(dense.folder, whole=True)[0].state_dict()
             versions = {"dense": Version(weights, pruned=False), **versions}
+        elif not all(labelled(part, name=rows.spec.name) for part in rows.test.values()):
+            raise DataError(
+                "rows without labels are judged by agreement with the model that pruning started from, and "
+                f"{manifest.get('base_model', 'it')} is not here; put it back, or give rows with labels (--test FILE)"
+            )
         say(f"rows: {rows.source}")
         if request.test is not None:
             for text in seen_in_training(manifest.get("task", {}), request.test, rows.test["test"]):

@@ -32,6 +32,17 @@ def separator_of(tokenizer: Any) -> int:
     return found
 
 
+def longest_read(model: Any, tokenizer: Any, length: int | None) -> int | None:
+    """The longest text in tokens where training or a user has set `length`; None leaves it to the model's positions.
+
+    Rerankers and embedders read no more than their folder says: so they were made, and so sentence-transformers reads
+    with them, the pruned ones too.
+    """
+    bound = head_of(model).means in ("score", "embedding")
+    own: int | None = getattr(tokenizer, "model_max_length", None) if bound else None
+    return min((each for each in (own, length) if each is not None), default=None)
+
+
 def mean_by_(model: Any, means: str) -> None:
     """Make the model's outputs mean what the rows say, in place, or refuse.
 
@@ -49,16 +60,6 @@ def mean_by_(model: Any, means: str) -> None:
     set_head_(model, replace(head, means=means))
 
 
-def reading_length(head: Head, tokenizer: Any, asked: int | None) -> int | None:
-    """The longest text in tokens: what is `asked` for; for rerankers and embedders what their folder says, as in
-    sentence-transformers; None leaves it to the model's positions."""
-    if asked is not None or head.means not in ("score", "embedding"):
-        return asked
-    longest = getattr(tokenizer, "model_max_length", None)
-    return longest if isinstance(longest, int) and longest < UNLIMITED else None
-
-
-UNLIMITED = 10**9  # transformers writes a number beyond this where a tokenizer has no limit
 WORDS = {
     "classes": "one class of several",
     "labels": "several labels a row",

@@ -23,6 +23,10 @@ def plan_of(model: Any, *, dial: float = 1.0) -> PruningPlan:
         return PruningPlan.dense(encoder_shape(model).layers, reads=reads)
     gates.require_thresholds()
     config = gates.config
+    if config.protect == ("none",):
+        raise ModelError(
+            "nothing is protected, and the engine must not lose all tokens of a text; retrain with protect = first"
+        )
     if reads == "first" and "first" not in config.protect:
         raise ModelError(
             "the head reads the first token, so the engine needs it protected; retrain with protect = first"

@@ -63,7 +63,7 @@ def _again(description: Mapping[str, Any]) -> Task | None:
     unchanged = all(path.is_file() and digest_of(path) == digest for path, digest in files.values())
     if not unchanged:
         return None
-    kind: dict[str, Any] = {"regression": not labels, "class_names": labels or None}
+    kind: dict[str, Any] = {"regression": not labels}
     if description.get("means") not in PLAIN:
         kind = {"means": description["means"], "separator": description.get("separator")}
         kind["group_column"] = columns.get("group")
@@ -73,5 +73,6 @@ def _again(description: Mapping[str, Any]) -> Task | None:
         text_column=columns["text"],
         pair_column=columns.get("pair"),
         label_column=columns["label"],
+        class_names=labels or None,
         **kind,
     )

@@ -22,7 +22,7 @@ from thresher.hardware import choose_precision
 from thresher.interruption import interruptions
 from thresher.models.attach import encoder_shape, gates_of, unprune_, weights_without_gates
 from thresher.models.classes import name_classes_
-from thresher.models.defaults import mean_by_, prompt_of
+from thresher.models.defaults import longest_read, mean_by_, prompt_of
 from thresher.models.predict import Batch
 from thresher.tasks.chance import below_chance
 from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
@@ -380,7 +380,7 @@ class Trainer:
 
     def _encode(self, tokenizer: Any, examples: Sequence[Any]) -> EncodedSet:
         positions = usable_positions(self.model.config)
-        length, cut = self.config.max_length, self.task.spec.truncation
+        length, cut = longest_read(self.model, tokenizer, self.config.max_length), self.task.spec.truncation
         return encode(tokenizer, examples, max_length=length, positions=positions, truncation=cut)
 
     def _steps(self, *epochs: float) -> int:
