@@ -21,9 +21,9 @@ from measuring import (
 )
 from torch.profiler import ProfilerActivity, profile
 
-from thresher.engine.calibrate import find_steps
 from thresher.engine.choose import STATIC
 from thresher.engine.engine import Engine
+from thresher.engine.find_scales import find_scales
 
 FILE = RESULTS / "where_time_goes.jsonl"
 TEXTS, BATCH = 128, 32
@@ -42,10 +42,10 @@ def measure(run: Path, data: Path | None, dtype: str) -> None:
         [(row.input_ids, row.token_type_ids) for row in rows[:TEXTS]]
         for rows in (test.rows, encoded_for(checkpoint, task.train[:TEXTS]).rows)
     )
-    steps = find_steps(checkpoint.model, calibration) if dtype == STATIC else ()
+    scales = find_scales(checkpoint.model, calibration) if dtype == STATIC else ()
     for name, dial in (("dense", 0.0), ("pruned", 1.0)):
         engine = Engine.from_model(
-            checkpoint.model, checkpoint.tokenizer, device="cpu", dtype=dtype, dial=dial, steps=steps
+            checkpoint.model, checkpoint.tokenizer, device="cpu", dtype=dtype, dial=dial, scales=scales
         )
         batches = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
         for batch in batches[:1]:

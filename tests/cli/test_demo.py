@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli import tiny
-from thresher.engine.steps import STEPS
+from thresher.engine.scales import SCALES
 from thresher.jobs import prune
 from thresher.jobs.training import Job
 
@@ -74,7 +74,7 @@ def before_training(job: Job, **listeners: Any) -> None:
 
 
 @needs_packages
-@pytest.mark.parametrize("marks", [(), ("summary.json", STEPS)])  # of prune, and of quantize, which copies a demo's
+@pytest.mark.parametrize("marks", [(), ("summary.json", SCALES)])  # of prune, and of quantize, which copies a demo's
 def test_demo_does_not_replace_a_run_of_something_else(
     marks: tuple[str, ...], finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.cli import tiny
 from tests.cli.conftest import Stock
 from thresher.engine.backends.linear import check_int8
-from thresher.engine.steps import STEPS, read_steps
+from thresher.engine.scales import SCALES, read_scales
 from thresher.errors import ConfigError, DataError
 from thresher.jobs.quantize import calibration_rows
 from thresher.tasks import load_file_task
@@ -37,8 +37,8 @@ def test_own_files(finished: Path, stock: Stock, tmp_path: Path) -> None:
     manifest = tiny.manifest(out)
     assert {name: found[name] for name in manifest["quantization"]} == manifest["quantization"]
     assert {**tiny.manifest(finished), "quantization": manifest["quantization"]} == manifest
-    assert len(read_steps(out)) == tiny.LAYERS
-    assert tiny.tree(out) == tiny.tree(finished) | {STEPS}
+    assert len(read_scales(out)) == tiny.LAYERS
+    assert tiny.tree(out) == tiny.tree(finished) | {SCALES}
     assert tiny.tree(tmp_path) >= {"runs/int8"} and len(list((tmp_path / "runs").iterdir())) == 1
 
 

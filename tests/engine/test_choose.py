@@ -7,11 +7,11 @@ import torch
 
 from thresher.engine import choose as module
 from thresher.engine.choose import Choice, choose, choose_dtype, gpu_problem
-from thresher.engine.weights import LayerSteps
+from thresher.engine.weights import LayerScales
 from thresher.errors import ConfigError, ModelError
 
 ONE = torch.ones(2)
-STEPS = [LayerSteps(ONE, ONE, ONE, torch.tensor(1.0))]
+SCALES = [LayerScales(ONE, ONE, ONE, torch.tensor(1.0))]
 NO_GPU = "torch sees no CUDA device"
 HALF = "half precision with float32 scores and sums"
 FOUND = "on the GPU found here (Model X)"
@@ -52,7 +52,7 @@ def test_the_fastest_is_chosen_and_int8_only_for_a_quantized_run(
     assert best == dtype
     assert why in because
     for device, reason in (("cpu", because), ("auto", f"{because}; {NO_GPU}")):
-        found = choose(device=device, steps=STEPS if quantized else [])
+        found = choose(device=device, scales=SCALES if quantized else [])
         assert (found.backend, found.dtype, found.why) == ("cpu", dtype, reason)
 
 
@@ -96,9 +96,9 @@ def test_refusals_name_the_value_and_what_there_is(options: dict[str, str], says
         ({"mode": "sync", "dtype": "bf16"}, ("bf16", "sync"), f"bf16 was asked for; {FOUND}"),
         ({"device": "cuda", "dtype": "fp32"}, ("fp32", "auto"), "fp32 was asked for"),
         (
-            {"device": "cuda", "steps": STEPS},
+            {"device": "cuda", "scales": SCALES},
             ("fp16", "auto"),
-            f"{HALF}; the int8 steps of a quantized run are for the CPU",
+            f"{HALF}; the int8 scales of a quantized run are for the CPU",
         ),
     ],
 )
@@ -121,7 +121,7 @@ def test_the_cpu_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         assert choose(**options).device == "cpu"
     assert choose("reference", device="cuda").device == "cuda"
     monkeypatch.setattr("thresher.engine.choose.check_int8", lambda: None)
-    found = choose(dtype="int8-static", steps=STEPS)
+    found = choose(dtype="int8-static", scales=SCALES)
     assert (found.backend, found.why) == ("cpu", "int8-static was asked for; int8-static is for the CPU")
 
 
@@ -158,7 +158,7 @@ def test_asking_for_a_gpu_where_there_is_none() -> None:
     ("options", "says"),
     [
         ({"dtype": "int8"}, "dtype = 'int8' is not one of the cuda backend: auto, fp16, bf16, fp32"),
-        ({"dtype": "int8-static", "steps": STEPS}, "dtype = 'int8-static' is not one of the cuda backend: auto, fp16"),
+        ({"dtype": "int8-static", "scales": SCALES}, "dtype = 'int8-static' is not one of the cuda backend: auto"),
         ({"mode": "fast"}, "mode = 'fast' is not one of the cuda backend: auto, sync, graph"),
     ],
 )

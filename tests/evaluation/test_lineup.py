@@ -12,8 +12,8 @@ import pytest
 import thresher
 from tests.cli import tiny
 from thresher.config import PruneConfig
-from thresher.engine.calibrate import find_steps
-from thresher.engine.steps import STEPS, load_steps, write_steps
+from thresher.engine.find_scales import find_scales
+from thresher.engine.scales import SCALES, load_scales, write_scales
 from thresher.errors import ConfigError
 from thresher.evaluation import lineup
 from thresher.evaluation.alone import heaviest, peak_memory
@@ -122,27 +122,27 @@ def test_static_int8_is_calibrated_for_each_of_our_rows(dense: Path, pruned: Pat
     contenders, missing = line_up(["thresher"], given)
     static = {found.spec.engine: found for found in contenders if found.spec.dtype == "int8-static"}
     assert not missing and list(static) == ["thresher dense", "thresher pruned"]
-    files = [found.spec.steps for found in static.values()]
-    assert files == [tmp_path / "thresher dense" / STEPS, tmp_path / "thresher pruned" / STEPS]
+    files = [found.spec.scales for found in static.values()]
+    assert files == [tmp_path / "thresher dense" / SCALES, tmp_path / "thresher pruned" / SCALES]
     texts = [(row.input_ids, row.token_type_ids) for row in given.calibration]
     for name, folder in (("thresher dense", dense), ("thresher pruned", pruned)):
-        expected = find_steps(load_ours(name, folder)[0], texts)
-        found = load_steps(tmp_path / name / STEPS)
+        expected = find_scales(load_ours(name, folder)[0], texts)
+        found = load_scales(tmp_path / name / SCALES)
         assert [float(layer.ffn_out) for layer in found] == [float(layer.ffn_out) for layer in expected]
     kept = {name: found.run(LONG)[1] for name, found in static.items()}
     assert kept["thresher pruned"].sum() < kept["thresher dense"].sum()
-    assert all(found.spec.steps is None for found in contenders if found.spec.dtype != "int8-static")
+    assert all(found.spec.scales is None for found in contenders if found.spec.dtype != "int8-static")
 
 
-def test_a_quantized_run_keeps_its_own_steps(dense: Path, pruned: Path, tmp_path: Path) -> None:
+def test_a_quantized_run_keeps_its_own_scales(dense: Path, pruned: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(pruned, run)
-    write_steps(run, find_steps(load_ours("thresher pruned", run)[0], [(LONG[0].input_ids, None)]))
+    write_scales(run, find_scales(load_ours("thresher pruned", run)[0], [(LONG[0].input_ids, None)]))
     (tmp_path / "work").mkdir()
     contenders, _ = line_up(["thresher"], replace(material(dense, tmp_path / "work"), run=run))
-    steps = {found.spec.engine: found.spec.steps for found in contenders if found.spec.dtype == "int8-static"}
-    assert steps["thresher pruned"] == run / STEPS
-    assert steps["thresher dense"] == tmp_path / "work" / "thresher dense" / STEPS
+    scales = {found.spec.engine: found.spec.scales for found in contenders if found.spec.dtype == "int8-static"}
+    assert scales["thresher pruned"] == run / SCALES
+    assert scales["thresher dense"] == tmp_path / "work" / "thresher dense" / SCALES
 
 
 @pytest.mark.parametrize(("last", "counts"), [(math.inf, True), (0.9, False), (-math.inf, False)])

@@ -11,7 +11,7 @@ from tests.cli import tiny
 from tests.cli.conftest import Stock
 from tests.jobs.listening import Listener
 from thresher.engine.backends.linear import check_int8
-from thresher.engine.steps import STEPS
+from thresher.engine.scales import SCALES
 from thresher.errors import ConfigError, DataError, RunError
 
 
@@ -90,7 +90,7 @@ def test_quantize(finished: Path, stock: Stock, tmp_path: Path) -> None:
     assert set(result.measured) == {"fp32", "int8", "int8-static"}
     assert result.measured["fp32"].agreement == 1.0
     assert listener.stages["calibrating and measuring"] == 20 + 3 * 16
-    assert (out / STEPS).is_file()
+    assert (out / SCALES).is_file()
     with pytest.raises(ConfigError, match="rows = 0 is below 1"):
         thresher.quantize(finished, out=tmp_path / "none", train=stock.rows, rows=0)
 

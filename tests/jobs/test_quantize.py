@@ -11,9 +11,9 @@ from tests.engine.test_engine import sequences
 from tests.models.families import LAYERS, pruned_model, ragged
 from tests.models.families import run as run_attached
 from tests.words import word_tokenizer
-from thresher.engine.calibrate import find_steps
 from thresher.engine.engine import Engine
-from thresher.engine.steps import STEPS, read_steps
+from thresher.engine.find_scales import find_scales
+from thresher.engine.scales import SCALES, read_scales
 from thresher.errors import CheckpointError, ConfigError, RunError
 from thresher.jobs import quantize as module
 from thresher.jobs.quantize import write_quantized
@@ -49,11 +49,11 @@ def test_the_copy_is_whole_and_says_what_was_measured(run: Path, tmp_path: Path)
     out = tmp_path / "new" / "out"
     assert sum(computed) == 40 + 3 * 70
     before, after = ({p.relative_to(f).as_posix() for p in f.rglob("*")} for f in (run, out))
-    assert after == before | {STEPS}
+    assert after == before | {SCALES}
     for name in before - {"thresher.json", "dense"}:
         assert (out / name).read_bytes() == (run / name).read_bytes()
     assert read_manifest(out) == {**read_manifest(run), "quantization": block}
-    assert block["kind"] == "static symmetric int8, per-channel steps"
+    assert block["kind"] == "static symmetric int8, per-channel scales"
     assert block["calibration"] == {"rows": 40, "source": "letters"}
     quality = block["quality"]
     assert (quality["split"], quality["rows"]) == ("test", 70)
@@ -106,7 +106,7 @@ def test_failure_leaves_what_was_there(run: Path, tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             made(run, tmp_path / out, overwrite=True, score=fails)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert len(read_steps(tmp_path / "out")) == LAYERS
+    assert len(read_scales(tmp_path / "out")) == LAYERS
     made(run, tmp_path / "out", overwrite=True, source="again")
     assert read_manifest(tmp_path / "out")["quantization"]["calibration"]["source"] == "again"
 
@@ -145,7 +145,7 @@ def test_refused_before_any_work(run: Path, tmp_path: Path, monkeypatch: pytest.
     prepare, error, says = REFUSED[case]
     source, out = prepare(run, tmp_path, monkeypatch)
     checkpoint = load(run)
-    monkeypatch.setattr(module, "find_steps", lambda *args, **options: pytest.fail("work was begun"))
+    monkeypatch.setattr(module, "find_scales", lambda *args, **options: pytest.fail("work was begun"))
     before = sorted(run.rglob("*"))
     with pytest.raises(error, match=says):
         nothing: dict[str, Any] = {"task": "", "calibration": [], "source": "", "test": [], "split": "", "score": dict}
@@ -155,9 +155,9 @@ def test_refused_before_any_work(run: Path, tmp_path: Path, monkeypatch: pytest.
 
 def test_steps_come_from_the_pruned_model(run: Path) -> None:
     checkpoint = load(run)
-    pruned = find_steps(checkpoint.model, texts(8))
+    pruned = find_scales(checkpoint.model, texts(8))
     gates_of(checkpoint.model).set_mode("off")
-    dense = find_steps(checkpoint.model, texts(8))
+    dense = find_scales(checkpoint.model, texts(8))
     assert len(pruned) == len(dense) == LAYERS
     assert float(pruned[-2].ffn_out) != float(dense[-2].ffn_out)
 
@@ -168,9 +168,9 @@ def test_a_run_scored_by_value_stays_one(tmp_path: Path) -> None:
     models = {score: pruned_model("bert", score=score).float() for score in ("attention", "value")}
     save(models["value"], tokenizer, tmp_path / "run", about={"recipe": {"max_length": 64}})
     block = made(tmp_path / "run", tmp_path / "out")
-    by_attention, by_value = (find_steps(model, texts(40)) for model in models.values())
+    by_attention, by_value = (find_scales(model, texts(40)) for model in models.values())
     assert float(by_attention[1].ffn_out) != float(by_value[1].ffn_out)
-    assert [float(layer.ffn_out) for layer in read_steps(tmp_path / "out")] == [float(s.ffn_out) for s in by_value]
+    assert [float(layer.ffn_out) for layer in read_scales(tmp_path / "out")] == [float(s.ffn_out) for s in by_value]
     share = {}
     for score, model in models.items():
         _, trace = run_attached(model, ragged(model, (LONG * 20)[:70]))

@@ -128,7 +128,7 @@ def demo_settings(seed: int) -> "TrainConfig":
 
 def _check_replaceable(job: "Job") -> None:
     """Only what a demo wrote may go; the demo has no --overwrite to ask for more."""
-    from thresher.engine.steps import STEPS
+    from thresher.engine.scales import scales_file
     from thresher.errors import RunError
     from thresher.jobs.places import check_output
     from thresher.models.checkpoint import MANIFEST
@@ -137,7 +137,7 @@ def _check_replaceable(job: "Job") -> None:
     if job.work.exists():
         raise RunError(f"{job.work} holds an interrupted run; choose another --out, or remove that folder")
     # A quantized copy of a demo's run has its summary too.
-    of_a_demo = (job.out / SUMMARY).is_file() and not (job.out / STEPS).is_file()
+    of_a_demo = (job.out / SUMMARY).is_file() and scales_file(job.out) is None
     if (job.out / MANIFEST).is_file() and not of_a_demo:
         raise RunError(f"{job.out} holds a run that no demo wrote; choose another --out")
 

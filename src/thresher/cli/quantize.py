@@ -34,7 +34,7 @@ def quantize(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in --out")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Calibrate static int8 on training rows, measure it on the test rows, and save a run with weights, steps and both.
+    """Calibrate static int8 on training rows, measure it on test rows, and save a run with weights, scales and both.
 
     Without labels the score says how near outputs are to those in fp32. Engine.load then uses int8 wherever that is the
     fastest. Example: thresher quantize runs/sst2 --out runs/sst2-int8

@@ -13,7 +13,7 @@ from thresher.engine.backends.reference import DTYPES, Reference
 from thresher.engine.executor import Executor
 from thresher.engine.packed import PackedExecutor
 from thresher.engine.probe import probe
-from thresher.engine.weights import LayerSteps, Weights
+from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ConfigError, ModelError
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -23,14 +23,14 @@ STATIC = "int8-static"
 
 @dataclass(frozen=True)
 class Choice:
-    """What is to compute, and why; `mode` is the cuda backend's, `steps` are int8-static's."""
+    """What is to compute, and why; `mode` is the cuda backend's, `scales` are int8-static's."""
 
     backend: str
     device: str
     dtype: str
     why: str
     mode: str = "auto"
-    steps: tuple[LayerSteps, ...] = ()
+    scales: tuple[LayerScales, ...] = ()
 
     def build(self, weights: Weights, plan: PruningPlan) -> Executor:
         """The executor for a model; Triton is imported only for one that uses it."""
@@ -40,7 +40,7 @@ class Choice:
             return CudaExecutor(weights, plan, dtype=self.dtype, mode=self.mode)
         if self.backend == "reference":
             return PackedExecutor(Reference(weights, plan, dtype=DTYPES[self.dtype], device=self.device))
-        return PackedExecutor(Cpu(weights, plan, dtype=self.dtype, steps=self.steps))
+        return PackedExecutor(Cpu(weights, plan, dtype=self.dtype, scales=self.scales))
 
 
 def choose(
@@ -49,9 +49,9 @@ def choose(
     *,
     device: str = "auto",
     mode: str = "auto",
-    steps: Sequence[LayerSteps] = (),
+    scales: Sequence[LayerScales] = (),
 ) -> Choice:
-    """A backend by name, with its arithmetic; `steps` are those of a quantized run.
+    """A backend by name, with its arithmetic; `scales` are those of a quantized run.
 
     What is asked for is used or refused. Left to choose, a GPU that the kernels can run on comes before the CPU; the
     reference runs on the CPU unless device is cuda.
@@ -74,8 +74,8 @@ def choose(
     if backend == "reference":
         return _reference(dtype, place)
     if place == "cuda":
-        return _cuda(dtype, mode, found=found, quantized=bool(steps))
-    return _cpu(dtype, steps, found=found)
+        return _cuda(dtype, mode, found=found, quantized=bool(scales))
+    return _cpu(dtype, scales, found=found)
 
 
 def choose_place(dtype: str = "auto") -> tuple[str, str]:
@@ -94,7 +94,7 @@ def choose_dtype(
     `times` are those of a probe that was made already."""
     if device == "cuda":
         why = "half precision with float32 scores and sums"
-        return "fp16", f"{why}; the int8 steps of a quantized run are for the CPU" if quantized else why
+        return "fp16", f"{why}; the int8 scales of a quantized run are for the CPU" if quantized else why
     times = probe() if times is None else times
     measured = ", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())
     best = min(("fp32", "bf16"), key=lambda name: times[name])
@@ -144,18 +144,18 @@ def _cuda(dtype: str, mode: str, *, found: str, quantized: bool) -> Choice:
     return Choice("cuda", "cuda", dtype, why + _more(found), mode)
 
 
-def _cpu(dtype: str, steps: Sequence[LayerSteps], *, found: str) -> Choice:
+def _cpu(dtype: str, scales: Sequence[LayerScales], *, found: str) -> Choice:
     _check("dtype", dtype, ("auto", *LINEARS, STATIC), of="the cpu backend")
-    if dtype == STATIC and not steps:
+    if dtype == STATIC and not scales:
         raise ConfigError("int8-static needs a quantized run; make one with: thresher quantize RUN --out RUN8")
     if dtype.startswith("int8"):
         check_int8()
     if dtype == "auto":
-        dtype, why = choose_dtype(quantized=bool(steps))
+        dtype, why = choose_dtype(quantized=bool(scales))
         why += _more(found)
     else:  # whoever asks for an arithmetic is told of a GPU that stays idle, and not that there is none
         why = f"{dtype} was asked for" + (_more(found) if torch.cuda.is_available() else "")
-    return Choice("cpu", "cpu", dtype, why, steps=tuple(steps))
+    return Choice("cpu", "cpu", dtype, why, scales=tuple(scales))
 
 
 def _unavailable(problem: str) -> ModelError:

@@ -23,9 +23,9 @@ from thresher.engine.choose import Choice, choose
 from thresher.engine.executor import Executor
 from thresher.engine.forks import check_process, expect_forks
 from thresher.engine.predictions import Outputs, Prediction, Ranked, answers, sigmoid
-from thresher.engine.steps import read_steps
+from thresher.engine.scales import read_scales
 from thresher.engine.stream import Computed, Item, TextStream
-from thresher.engine.weights import LayerSteps, read_weights
+from thresher.engine.weights import LayerScales, read_weights
 from thresher.errors import ConfigError, DataError, ModelError
 from thresher.models.attach import known_of, length_in_training
 from thresher.models.checkpoint import load, load_dense
@@ -94,13 +94,13 @@ class Engine:
         given, or else what the model can take.
         """
         if is_run(path):
-            steps = read_steps(Path(expanded(path)))
+            scales = read_scales(Path(expanded(path)))
             checkpoint = load(path)
             model, tokenizer, pairs = checkpoint.model, checkpoint.tokenizer, takes_pairs(checkpoint.manifest)
         else:
-            steps, pairs = [], None
+            scales, pairs = [], None
             model, tokenizer = load_dense(path, whole=True)
-        choice = choose(backend, check_dtype_name(dtype), device=device, mode=mode, steps=steps)
+        choice = choose(backend, check_dtype_name(dtype), device=device, mode=mode, scales=scales)
         return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length, pairs=pairs)
 
     @staticmethod
@@ -114,13 +114,13 @@ class Engine:
         mode: str = "auto",
         dial: float = 1.0,
         max_length: int | None = None,
-        steps: Sequence[LayerSteps] = (),
+        scales: Sequence[LayerScales] = (),
     ) -> "Engine":
-        """From a model in memory, with gates or without; `steps` come from `find_steps`.
+        """From a model in memory, with gates or without; `scales` come from `find_scales`.
 
         The rest is as for `load`; gates know the length in training once they were trained or loaded.
         """
-        choice = choose(backend, dtype, device=device, mode=mode, steps=steps)
+        choice = choose(backend, dtype, device=device, mode=mode, scales=scales)
         # A tokenizer keeps its truncation and padding as state: neither another engine nor the caller may change that
         # in the middle of a call, and a lock would not stop the caller. `load` has one of its own anyway.
         return Engine.on(choice, model, deepcopy(tokenizer), dial=dial, max_length=max_length)

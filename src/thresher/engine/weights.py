@@ -48,8 +48,8 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class LayerSteps:
-    """Static int8: what one step of each product's int8 input is worth: (in,) each, and one number for ffn_out."""
+class LayerScales:
+    """Static int8: what 1 is worth in each product's int8 input: (in,) each, and one number for ffn_out."""
 
     qkv: Tensor
     attention_output: Tensor

@@ -35,7 +35,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Spec:
-    """One row: the engine's name, its arithmetic and the file or folder it loads; `steps`: our int8-static's file.
+    """One row: the engine's name, its arithmetic and the file or folder it loads; `scales`: our int8-static's file.
 
     `mode` is our GPU engine's. Padded batches are at least `width` wide: what is compiled wants few different shapes.
     `means`: what the outputs are. Rows whose name ends in ", sorted" get their texts sorted by length, the best case
@@ -47,7 +47,7 @@ class Spec:
     path: Path
     pad_id: int
     threads: int
-    steps: Path | None = None
+    scales: Path | None = None
     device: str = "cpu"
     mode: str | None = None
     width: int = 0
@@ -160,12 +160,12 @@ def _unpadded(spec: Spec) -> Contender:
 def _thresher(spec: Spec) -> Contender:
     """Our packed engine: the pruned run, or the dense folder without gates."""
     from thresher.engine.engine import Engine
-    from thresher.engine.steps import load_steps
+    from thresher.engine.scales import load_scales
 
-    steps = load_steps(spec.steps) if spec.steps is not None else []
+    scales = load_scales(spec.scales) if spec.scales is not None else []
     model, tokenizer = load_ours(spec.kind, spec.path)
     engine = Engine.from_model(
-        model, tokenizer, device=spec.device, dtype=spec.dtype, mode=spec.mode or "auto", steps=steps
+        model, tokenizer, device=spec.device, dtype=spec.dtype, mode=spec.mode or "auto", scales=scales
     )
     executor = engine.executor
 

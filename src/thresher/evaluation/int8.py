@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from thresher.engine.calibrate import Text
 from thresher.engine.choose import STATIC
 from thresher.engine.engine import Engine
-from thresher.engine.weights import LayerSteps
+from thresher.engine.find_scales import Text
+from thresher.engine.weights import LayerScales
 from thresher.evaluation.agreement import Logits, agreement
 from thresher.models.checkpoint import Checkpoint
 from thresher.models.heads import head_of
@@ -30,7 +30,7 @@ class Measured:
 
 def measure_arithmetics(
     checkpoint: Checkpoint,
-    steps: Sequence[LayerSteps],
+    scales: Sequence[LayerScales],
     test: Sequence[Text],
     *,
     score: Callable[[Logits], dict[str, float]],
@@ -42,7 +42,7 @@ def measure_arithmetics(
     found: dict[str, Measured] = {}
     exact: Logits | None = None
     for dtype in DTYPES:
-        engine = Engine.from_model(checkpoint.model, checkpoint.tokenizer, backend="cpu", dtype=dtype, steps=steps)
+        engine = Engine.from_model(checkpoint.model, checkpoint.tokenizer, backend="cpu", dtype=dtype, scales=scales)
         logits, kept = _run(engine, test, on_texts)
         exact = logits if exact is None else exact
         found[dtype] = Measured(metrics=score(logits), agreement=agreement(logits, exact, means), kept=kept)

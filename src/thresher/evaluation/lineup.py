@@ -212,7 +212,7 @@ def _enter(group: Group, material: Material) -> list[Contender]:
             path,
             pad_id=material.pad_id,
             threads=material.threads,
-            steps=_steps(name, path, material) if group.dtype == "int8-static" else None,
+            scales=_scales(name, path, material) if group.dtype == "int8-static" else None,
             device=material.device,
             mode=group.mode,
             # Every shape is compiled: one width for whole batches, the rest and single texts, that of the longest.
@@ -254,17 +254,17 @@ def _path(engine: str, dtype: str, material: Material) -> Path:
     return int8 if dtype == "int8" else fp32
 
 
-def _steps(name: str, path: Path, material: Material) -> Path:
-    """Our static int8's file of steps: a quantized run's own, else made from the texts that OpenVINO's int8 gets."""
+def _scales(name: str, path: Path, material: Material) -> Path:
+    """Our static int8's file of scales: a quantized run's own, else made from the texts that OpenVINO's int8 gets."""
     from thresher.engine.backends.linear import check_int8
-    from thresher.engine.calibrate import find_steps
-    from thresher.engine.steps import STEPS, write_steps
+    from thresher.engine.find_scales import find_scales
+    from thresher.engine.scales import SCALES, scales_file, write_scales
 
-    if name == "thresher pruned" and (path / STEPS).is_file():
-        return path / STEPS
+    if name == "thresher pruned" and (own := scales_file(path)) is not None:
+        return own
     check_int8()
     texts = [(row.input_ids, row.token_type_ids) for row in material.calibration]
     folder = material.work / name
     folder.mkdir(exist_ok=True)
-    write_steps(folder, find_steps(load_ours(name, path)[0], texts))
-    return folder / STEPS
+    write_scales(folder, find_scales(load_ours(name, path)[0], texts))
+    return folder / SCALES

@@ -13,7 +13,7 @@ import torch
 
 from thresher.core.cost import EncoderShape, engine_relative_flops, lowest_flops, relative_flops
 from thresher.core.gates import falling_shares
-from thresher.engine.calibrate import Text
+from thresher.engine.find_scales import Text
 from thresher.engine.inputs import protected_rows
 from thresher.engine.packed import PackedExecutor, PackedTexts
 from thresher.errors import ConfigError

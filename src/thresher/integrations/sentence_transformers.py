@@ -16,7 +16,7 @@ from torch import Tensor
 from thresher.core.heads import Head
 from thresher.engine.choose import choose
 from thresher.engine.executor import Executor
-from thresher.engine.steps import read_steps
+from thresher.engine.scales import read_scales
 from thresher.engine.weights import read_weights
 from thresher.errors import ConfigError, ModelError
 from thresher.models.checkpoint import load, read_manifest
@@ -46,12 +46,12 @@ def accelerate_(
     if NAME in vars(transformer):
         raise ModelError("the model is accelerated already; call thresher.unaccelerate_(model) first")
     own = _own_model(transformer, pooling)
-    steps = [] if run is None else read_steps(Path(run).expanduser())
+    scales = [] if run is None else read_scales(Path(run).expanduser())
     if device == "auto":
         device = "cuda" if transformer.model.device.type == "cuda" else "cpu"
     if dtype == "same":
         dtype = _same(transformer.model.dtype, device)
-    choice = choose("auto", dtype, device=device, steps=steps)
+    choice = choose("auto", dtype, device=device, scales=scales)
     chosen = own if run is None else _fitting(run, own, transformer.tokenizer)
     weights = read_weights(chosen)
     # The library scales and cuts vectors itself, where it is told to.

@@ -1,4 +1,4 @@
-"""The quantize job: one artifact, pruned and int8: a run's copy with calibrated steps, and its measured quality."""
+"""The quantize job: one artifact, pruned and int8: a run's copy with calibrated scales, and its measured quality."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from thresher.config import trained_length
 from thresher.engine.backends.linear import check_int8
-from thresher.engine.calibrate import Text, find_steps
 from thresher.engine.choose import STATIC
-from thresher.engine.steps import STEPS, write_steps
+from thresher.engine.find_scales import Text, find_scales
+from thresher.engine.scales import scales_file, write_scales
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.evaluation.agreement import Logits
 from thresher.evaluation.int8 import DTYPES, Measured, measure_arithmetics
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from thresher.tasks import Example, Task
     from thresher.training.progress import Silent
 
-KIND = "static symmetric int8, per-channel steps"
+KIND = "static symmetric int8, per-channel scales"
 FEWEST = 16  # texts without labels: half of them say how near int8 comes to fp32
 
 
@@ -190,7 +190,7 @@ def _score(task: "Task", rows: "list[Example]") -> Callable[[Logits], dict[str, 
 def check_quantize(run: Path, out: Path, *, overwrite: bool = False) -> None:
     """Everything that can be refused before any work."""
     manifest = read_manifest(run)
-    if "quantization" in manifest or (run / STEPS).is_file():
+    if "quantization" in manifest or scales_file(run) is not None:
         raise RunError(f"{run} is already quantized; give the run that it was made from")
     inner, outer = run.resolve(), out.resolve()
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
@@ -223,7 +223,7 @@ def write_quantized(
     overwrite: bool = False,
     on_texts: Callable[[int], None] = lambda count: None,
 ) -> QuantizeResult:
-    """Calibrate, measure, and write `out`: a copy of `run` with steps, and what is known of them in thresher.json.
+    """Calibrate, measure, and write `out`: a copy of `run` with scales, and what is known of them in thresher.json.
 
     `checkpoint` is the loaded run; `source` says where the calibration texts come from, `split` what the test texts
     are; `score` gives the metrics of their logits, first of those in fp32; `rows` is how many rows the test texts make,
@@ -232,7 +232,7 @@ def write_quantized(
     """
     check_quantize(run, out, overwrite=overwrite)
     with replacing_folder(out) as folder:
-        steps = find_steps(checkpoint.model, calibration, on_texts=on_texts)
+        scales = find_scales(checkpoint.model, calibration, on_texts=on_texts)
         result = QuantizeResult(
             run=run,
             out=out,
@@ -241,11 +241,11 @@ def write_quantized(
             source=source,
             split=split,
             rows=len(test) if rows is None else rows,
-            measured=measure_arithmetics(checkpoint, steps, test, score=score, on_texts=on_texts),
+            measured=measure_arithmetics(checkpoint, scales, test, score=score, on_texts=on_texts),
             means=head_of(checkpoint.model).means,
             provenance=provenance(device="cpu", seed=None),
         )
         shutil.copytree(run, folder, dirs_exist_ok=True)
-        write_steps(folder, steps)
+        write_scales(folder, scales)
         write_json(folder / MANIFEST, {**read_manifest(run), "quantization": result.block()})
     return result

@@ -16,7 +16,7 @@ from thresher.engine.backends.feedforward import FeedForward, StaticFeedForward
 from thresher.engine.backends.linear import LINEARS, StaticInt8, check_int8
 from thresher.engine.inputs import Tables
 from thresher.engine.ragged import Ragged, idle_rows
-from thresher.engine.weights import Affine, Layer, LayerSteps, Norm, Weights, converted
+from thresher.engine.weights import Affine, Layer, LayerScales, Norm, Weights, converted
 from thresher.errors import ModelError
 
 # Attention probabilities held at a time, in numbers: 16 MiB of them, whatever the batch.
@@ -51,18 +51,18 @@ class Cpu:
     row_step = 16
 
     def __init__(
-        self, weights: Weights, plan: PruningPlan, *, dtype: str = "fp32", steps: Sequence[LayerSteps] = ()
+        self, weights: Weights, plan: PruningPlan, *, dtype: str = "fp32", scales: Sequence[LayerScales] = ()
     ) -> None:
-        """`steps`, one per layer, are what int8-static needs."""
+        """`scales`, one per layer, are what int8-static needs."""
         self.plan, self.shape, self.tables = plan, weights.shape, Tables.of(weights)
-        self.dtype, self.steps = dtype, steps
+        self.dtype, self.scales = dtype, scales
         # int8 products take and give float32; only bf16 keeps its activations in half precision.
         self.activation_dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
         if dtype.startswith("int8"):
             check_int8()
         weights = converted(weights, dtype=torch.float32, device=self.device)
         if dtype == "int8-static":
-            check_steps(steps, weights)
+            check_scales(scales, weights)
         self.first_query, self.layers = self._layers(weights)
         self.weights = replace(weights, layers=[])
 
@@ -190,12 +190,12 @@ class Cpu:
 
     def _linear(self, affine: Affine, index: int, site: str) -> Product:
         if self.dtype == "int8-static":
-            return StaticInt8(affine, getattr(self.steps[index], site))
+            return StaticInt8(affine, getattr(self.scales[index], site))
         return LINEARS[self.dtype](affine)
 
     def _feed_forward(self, layer: Layer, index: int) -> Product:
         if self.dtype == "int8-static":
-            return StaticFeedForward(layer, self.steps[index])
+            return StaticFeedForward(layer, self.scales[index])
         kind = LINEARS[self.dtype]
         return FeedForward(kind(layer.ffn_in), layer.activation, kind(layer.ffn_out))
 
@@ -226,11 +226,11 @@ def _place(by_head: Tensor, rows: Tensor, *, count: int) -> None:
     rows.view(count, length, -1, size).copy_(by_head.view(count, -1, length, size).transpose(1, 2))
 
 
-def check_steps(steps: Sequence[LayerSteps], weights: Weights) -> None:
-    """Steps of another model must not get as far as a product."""
+def check_scales(scales: Sequence[LayerScales], weights: Weights) -> None:
+    """Scales of another model must not get as far as a product."""
     expected = [len(layer.attention_norm.weight) for layer in weights.layers]
-    if [len(layer.qkv) for layer in steps] != expected:
-        raise ModelError(f"int8 steps are not those of this model ({len(expected)} layers); quantize the run again")
+    if [len(layer.qkv) for layer in scales] != expected:
+        raise ModelError(f"int8 scales are not those of this model ({len(expected)} layers); quantize the run again")
 
 
 def _scaled_queries(qkv: Affine, heads: int) -> Affine:

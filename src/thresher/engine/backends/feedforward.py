@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from thresher.engine.backends.linear import ZERO, Int8Matrix, Linear, StaticInt8, shifted
-from thresher.engine.weights import Layer, LayerSteps, activation_name
+from thresher.engine.weights import Layer, LayerScales, activation_name
 
 
 @dataclass(frozen=True)
@@ -25,24 +25,24 @@ class FeedForward:
 class StaticFeedForward:
     """In static int8. Where GELU made the widened states, a layer's biggest, they never exist in floating point."""
 
-    def __init__(self, layer: Layer, steps: LayerSteps) -> None:
-        self.widen = StaticInt8(layer.ffn_in, steps.ffn_in)
+    def __init__(self, layer: Layer, scales: LayerScales) -> None:
+        self.widen = StaticInt8(layer.ffn_in, scales.ffn_in)
         self.activation = layer.activation
         self.fused = activation_name(layer.activation) == "gelu"
-        self.step, self.zero = float(steps.ffn_out), gelu_zero(float(steps.ffn_out)) if self.fused else ZERO
+        self.scale, self.zero = float(scales.ffn_out), gelu_zero(float(scales.ffn_out)) if self.fused else ZERO
         self.narrow, self.bias = Int8Matrix(layer.ffn_out), layer.ffn_out.bias.float()
 
     def __call__(self, values: Tensor) -> Tensor:
         widen = self.widen
         if self.fused:
             inner = widen.matrix.gelu_product(
-                widen.quantized(values), 1.0, widen.bias, out_scale=self.step, out_zero=self.zero
+                widen.quantized(values), 1.0, widen.bias, out_scale=self.scale, out_zero=self.zero
             )
         else:
-            inner = shifted((self.activation(widen(values)) / self.step).clamp_(-127, 127))
-        return self.narrow.product(inner, self.step, self.bias, zero=self.zero)
+            inner = shifted((self.activation(widen(values)) / self.scale).clamp_(-127, 127))
+        return self.narrow.product(inner, self.scale, self.bias, zero=self.zero)
 
 
-def gelu_zero(step: float) -> int:
+def gelu_zero(scale: float) -> int:
     """The byte that stands for 0 where GELU made the values: it gives nothing below -0.17, so most bytes go above."""
-    return min(ZERO, math.ceil(0.17 / step))
+    return min(ZERO, math.ceil(0.17 / scale))

@@ -93,20 +93,20 @@ class DynamicInt8:
 
 
 class StaticInt8:
-    """Activations quantized with fixed steps, one per channel, found beforehand on calibration texts.
+    """Activations quantized with fixed scales, one per channel, found beforehand on calibration texts.
 
-    The steps are folded into the weights, so a channel with a few huge values costs the others no precision.
+    The scales are folded into the weights, so a channel with a few huge values costs the others no precision.
     """
 
-    def __init__(self, affine: Affine, steps: Tensor) -> None:
-        self.matrix = Int8Matrix(Affine(affine.weight.float() * steps, affine.bias))
-        self.bias, self.per_step = affine.bias.float(), 1 / steps
+    def __init__(self, affine: Affine, scales: Tensor) -> None:
+        self.matrix = Int8Matrix(Affine(affine.weight.float() * scales, affine.bias))
+        self.bias, self.per_scale = affine.bias.float(), 1 / scales
 
     def __call__(self, values: Tensor) -> Tensor:
         return self.matrix.product(self.quantized(values), 1.0, self.bias)
 
     def quantized(self, values: Tensor) -> Tensor:
-        return shifted((values * self.per_step).clamp_(-127, 127))
+        return shifted((values * self.per_scale).clamp_(-127, 127))
 
 
 def shifted(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The file of static int8 steps: read back as written, and every damage told."""
+"""The file of static int8 scales: read back as written, and every damage told."""
 
 import json
 import math
@@ -13,15 +13,15 @@ from torch import Tensor
 from tests.models.families import LAYERS, WIDTH, pruned_model
 from tests.words import word_tokenizer
 from thresher.engine.engine import Engine
-from thresher.engine.steps import SITES, STEPS, load_steps, read_steps, write_steps
-from thresher.engine.weights import LayerSteps
+from thresher.engine.scales import SCALES, SITES, load_scales, read_scales, scales_file, write_scales
+from thresher.engine.weights import LayerScales
 from thresher.errors import CheckpointError
 from thresher.models.checkpoint import save
 
 
-def made(layers: int = LAYERS) -> list[LayerSteps]:
+def made(layers: int = LAYERS) -> list[LayerScales]:
     vectors = (torch.rand(WIDTH) + 0.1 for _ in range(3 * layers))
-    return [LayerSteps(next(vectors), next(vectors), next(vectors), torch.tensor(0.5 + i)) for i in range(layers)]
+    return [LayerScales(next(vectors), next(vectors), next(vectors), torch.tensor(0.5 + i)) for i in range(layers)]
 
 
 @pytest.fixture
@@ -31,29 +31,29 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_steps_are_read_back_as_written(run: Path) -> None:
-    assert read_steps(run) == []
-    steps = made()
-    write_steps(run, steps)
-    for ours, theirs in zip(read_steps(run), steps, strict=True):
+def test_scales_are_read_back_as_written(run: Path) -> None:
+    assert read_scales(run) == []
+    scales = made()
+    write_scales(run, scales)
+    for ours, theirs in zip(read_scales(run), scales, strict=True):
         assert all(torch.equal(getattr(ours, site), getattr(theirs, site)) for site in SITES)
 
 
 @pytest.mark.parametrize("layers", [LAYERS - 1, LAYERS + 2])
-def test_steps_of_another_model_are_refused(run: Path, layers: int) -> None:
-    write_steps(run, made(layers))
-    says = f"has steps for {layers} layers, the run has {LAYERS}; quantize the run again"
+def test_scales_of_another_model_are_refused(run: Path, layers: int) -> None:
+    write_scales(run, made(layers))
+    says = f"has scales for {layers} layers, the run has {LAYERS}; quantize the run again"
     with pytest.raises(CheckpointError, match=says):
-        read_steps(run)
+        read_scales(run)
     with pytest.raises(CheckpointError, match=says):
         Engine.load(run)
 
 
-def test_steps_in_a_folder_that_is_no_run_are_refused(tmp_path: Path) -> None:
-    write_steps(tmp_path, made())
+def test_scales_in_a_folder_that_is_no_run_are_refused(tmp_path: Path) -> None:
+    write_scales(tmp_path, made())
     with pytest.raises(CheckpointError, match="not a thresher run"):
-        read_steps(tmp_path)
-    assert len(load_steps(tmp_path / STEPS)) == LAYERS
+        read_scales(tmp_path)
+    assert len(load_scales(tmp_path / SCALES)) == LAYERS
 
 
 def put(name: str, value: Tensor | None) -> Callable[[dict[str, Tensor]], None]:
@@ -81,24 +81,37 @@ def put(name: str, value: Tensor | None) -> Callable[[dict[str, Tensor]], None]:
     ],
 )
 def test_damage_is_told(run: Path, change: Callable[[dict[str, Tensor]], None], says: str) -> None:
-    write_steps(run, made())
-    found = load_file(run / STEPS)
+    write_scales(run, made())
+    found = load_file(run / SCALES)
     change(found)
-    save_file(found, run / STEPS)
+    save_file(found, run / SCALES)
     with pytest.raises(CheckpointError, match=says):
-        read_steps(run)
+        read_scales(run)
 
 
 @pytest.mark.parametrize("content", [b"", b"half a file", b"\xff" * 100])
 def test_a_file_that_is_no_safetensors_is_told(run: Path, content: bytes) -> None:
-    (run / STEPS).write_bytes(content)
+    (run / SCALES).write_bytes(content)
     with pytest.raises(CheckpointError, match="damaged; quantize the run again"):
-        read_steps(run)
+        read_scales(run)
 
 
 def test_a_run_of_a_newer_format_is_refused_before_its_steps_are_used(run: Path) -> None:
-    write_steps(run, made())
+    write_scales(run, made())
     manifest = json.loads((run / "thresher.json").read_text(encoding="utf-8"))
     (run / "thresher.json").write_text(json.dumps({**manifest, "format_version": 99}), encoding="utf-8")
     with pytest.raises(CheckpointError, match="format version 99"):
         Engine.load(run)
+
+
+def test_runs_with_the_older_name_still_load(run: Path) -> None:
+    """They are as quantized as others; of two files the newer name counts."""
+    assert scales_file(run) is None
+    scales = made()
+    write_scales(run, scales)
+    (run / SCALES).rename(run / "int8_steps.safetensors")
+    assert scales_file(run) == run / "int8_steps.safetensors"
+    for ours, theirs in zip(read_scales(run), scales, strict=True):
+        assert all(torch.equal(getattr(ours, site), getattr(theirs, site)) for site in SITES)
+    write_scales(run, made())
+    assert scales_file(run) == run / SCALES

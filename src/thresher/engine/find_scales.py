@@ -1,4 +1,4 @@
-"""Static int8: how large each product's input gets on the task's own texts, and the steps that follow from it."""
+"""Static int8: how large each product's input gets on the task's own texts, and the scales that follow from it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,8 +11,8 @@ from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.feedforward import FeedForward, gelu_zero
 from thresher.engine.backends.linear import Float32
 from thresher.engine.packed import PackedExecutor
-from thresher.engine.steps import SITES
-from thresher.engine.weights import Affine, Layer, LayerSteps, Weights, activation_name, read_weights
+from thresher.engine.scales import SITES
+from thresher.engine.weights import Affine, Layer, LayerScales, Weights, activation_name, read_weights
 from thresher.errors import DataError
 from thresher.models.plan import plan_of
 
@@ -63,18 +63,18 @@ class Observing(Cpu):
         inner, outer = self._linear(layer.ffn_in, index, "ffn_in"), self._linear(layer.ffn_out, index, "ffn_out")
         return FeedForward(inner, layer.activation, outer)
 
-    def found(self, index: int) -> LayerSteps:
+    def found(self, index: int) -> LayerScales:
         # Where passes share a layer, the first one observed for all.
         made = next(i for i, one in enumerate(self.layers) if one.feed_forward is self.layers[index].feed_forward)
         own = {site: self.sites.get((index, site)) or self.sites[made, site] for site in SITES}
-        vectors = {site: channel_steps(own[site]) for site in SITES if site != "ffn_out"}
-        return LayerSteps(**vectors, ffn_out=one_step(own["ffn_out"], gelu=self.gelu))
+        vectors = {site: channel_scales(own[site]) for site in SITES if site != "ffn_out"}
+        return LayerScales(**vectors, ffn_out=one_scale(own["ffn_out"], gelu=self.gelu))
 
 
-def find_steps(
+def find_scales(
     model: Any, texts: Sequence[Text], *, on_texts: Callable[[int], None] = lambda count: None
-) -> list[LayerSteps]:
-    """Static int8 steps of every layer of a Hugging Face model, pruned as it prunes, from token sequences.
+) -> list[LayerScales]:
+    """Static int8 scales of every layer of a Hugging Face model, pruned as it prunes, from token sequences.
 
     A layer observes what reaches it after pruning: dropped tokens do not count.
     """
@@ -89,31 +89,31 @@ def find_steps(
     return [observing.found(index) for index in range(len(observing.layers))]
 
 
-def channel_steps(site: Observed) -> Tensor:
-    """(in,) steps: a channel's large values are shared out between its inputs and its weights (SmoothQuant)."""
+def channel_scales(site: Observed) -> Tensor:
+    """(in,) scales: a channel's large values are shared out between its inputs and its weights (SmoothQuant)."""
     weights = site.weight.abs().amax(dim=0).clamp(min=TINY)
     spread = (site.largest / weights).sqrt()
     smooth = torch.cat(site.rows) / spread
     top = float((site.largest / spread).max())
-    return spread * _best_step(smooth, [clip * top / 127 for clip in CLIPS], low=-127, high=127)
+    return spread * _best_scale(smooth, [clip * top / 127 for clip in CLIPS], low=-127, high=127)
 
 
-def one_step(site: Observed, *, gelu: bool) -> Tensor:
-    """() the step of inputs that an activation made."""
+def one_scale(site: Observed, *, gelu: bool) -> Tensor:
+    """() the scale of inputs that an activation made."""
     values, top = torch.cat(site.rows), float(site.largest.max())
     if not gelu:
-        return torch.tensor(_best_step(values, [clip * top / 127 for clip in CLIPS], low=-127, high=127))
+        return torch.tensor(_best_scale(values, [clip * top / 127 for clip in CLIPS], low=-127, high=127))
     # Bytes for GELU's lowest value and for the largest one together: a share of `top` alone would cut small ranges.
-    steps = [(GELU_LOWEST + clip * top) / 254 for clip in CLIPS]
-    errors = [_error(values, step, low=-gelu_zero(step), high=255 - gelu_zero(step)) for step in steps]
-    return torch.tensor(steps[errors.index(min(errors))])
+    scales = [(GELU_LOWEST + clip * top) / 254 for clip in CLIPS]
+    errors = [_error(values, scale, low=-gelu_zero(scale), high=255 - gelu_zero(scale)) for scale in scales]
+    return torch.tensor(scales[errors.index(min(errors))])
 
 
-def _best_step(values: Tensor, steps: list[float], *, low: int, high: int) -> float:
-    """The step with the smallest squared error: clipping a few outliers can sharpen all the rest."""
-    errors = [_error(values, step, low=low, high=high) for step in steps]
-    return steps[errors.index(min(errors))]
+def _best_scale(values: Tensor, scales: list[float], *, low: int, high: int) -> float:
+    """The scale with the smallest squared error: clipping a few outliers can sharpen all the rest."""
+    errors = [_error(values, scale, low=low, high=high) for scale in scales]
+    return scales[errors.index(min(errors))]
 
 
-def _error(values: Tensor, step: float, *, low: int, high: int) -> float:
-    return float((values - (values / step).round().clamp(low, high) * step).square().mean())
+def _error(values: Tensor, scale: float, *, low: int, high: int) -> float:
+    return float((values - (values / scale).round().clamp(low, high) * scale).square().mean())
