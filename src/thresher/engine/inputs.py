@@ -55,15 +55,11 @@ def protected_rows(ids: Ragged, plan: PruningPlan) -> Tensor:
         flags = torch.zeros(len(ids.values), dtype=torch.bool, device=ids.values.device)
         flags[ids.first] = True
         return flags
-    texts = torch.split(ids.values, ids.lengths.tolist())
-    return torch.cat(
-        [
-            protected_tokens(
-                plan.protect,
-                alive=torch.ones(1, len(text), dtype=torch.bool, device=text.device),
-                input_ids=text[None],
-                separator_id=plan.separator_id,
-            )[0]
-            for text in texts
-        ]
-    )
+    # One padded grid for the one rule: text by text it would take longer than a GPU takes for the whole batch.
+    lengths = ids.lengths
+    places = torch.repeat_interleave(lengths), ids.positions.long()
+    grid = ids.values.new_zeros(len(lengths), int(lengths.max()))
+    grid[places] = ids.values
+    alive = torch.zeros_like(grid, dtype=torch.bool)
+    alive[places] = True
+    return protected_tokens(plan.protect, alive=alive, input_ids=grid, separator_id=plan.separator_id)[places]

@@ -1,0 +1,51 @@
+"""Which tokens of a packed batch are protected: by the attached model's rule, asked once for all texts."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thresher.core.gates import protected_tokens
+from thresher.core.plan import PruningPlan
+from thresher.engine import inputs
+from thresher.engine.inputs import protected_rows
+from thresher.engine.ragged import Ragged
+
+PROTECT = (("first",), ("first", "separators"), ("first", "first_segment"), ("separators",), ("first_segment",))
+TEXTS = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=12), min_size=1, max_size=8)
+
+
+@given(texts=TEXTS, protect=st.sampled_from(PROTECT), separator=st.sampled_from([0, 3]))
+def test_a_text_has_the_same_tokens_protected_as_alone(
+    texts: list[list[int]], protect: tuple[str, ...], separator: int
+) -> None:
+    """Also where padding, 0, is the separator."""
+    plan = PruningPlan((1.0,), protect=protect, separator_id=separator)
+    alone = [
+        protected_tokens(
+            protect,
+            alive=torch.ones(1, len(text), dtype=torch.bool),
+            input_ids=torch.tensor([text]),
+            separator_id=separator,
+        )[0]
+        for text in texts
+    ]
+    found = protected_rows(Ragged.pack([torch.tensor(text) for text in texts]), plan)
+    assert found.tolist() == torch.cat(alone).tolist()
+
+
+@pytest.mark.parametrize("protect", PROTECT)
+def test_the_rule_is_asked_once_for_all_texts(protect: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand documents, one by one, would keep a GPU waiting for longer than it computes."""
+    asked = []
+
+    def counted(*args: Any, **more: Any) -> Any:
+        asked.append(args)
+        return protected_tokens(*args, **more)
+
+    monkeypatch.setattr(inputs, "protected_tokens", counted)
+    texts = Ragged.pack([torch.tensor([2, 5, 3, 6, 3])] * 1000)
+    protected_rows(texts, PruningPlan((1.0,), protect=protect, separator_id=3))
+    assert len(asked) <= 1
