@@ -43,6 +43,14 @@ def test_a_reranker_without_labels(tmp_path: Path) -> None:
     tiny.succeeds("eval {run} --test {test} --device cpu", run=tmp_path / "run", test=test)
 
 
+def test_test_rows_that_judge_nothing_are_refused_before_the_model_is_read(tmp_path: Path) -> None:
+    train = tiny.write_rows(tmp_path / "train.jsonl", pair_rows(60))
+    test = tiny.write_rows(tmp_path / "test.jsonl", pair_rows(90, label=0)[60:])
+    call = "prune nothing --train {train} --test {test} --rerank --text-column query --pair-column doc --out {out}"
+    done = tiny.thresher(call, train=train, test=test, out=tmp_path / "run")
+    assert done.code == 1 and "task train has 30 rows and no relevant one among them" in done.err
+
+
 def test_several_labels_get_a_head_of_their_own(tmp_path: Path) -> None:
     model = tiny.save_model(tmp_path / "model", tiny.config(), head=False)
     marks = ("warm|long", "warm", "cold", "long")

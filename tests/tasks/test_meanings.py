@@ -57,6 +57,15 @@ def test_graded_relevance_is_no_target() -> None:
     assert graded == [Example("q", "d", None, "g"), Example("q", "e", None, "g")]
 
 
+def test_rows_without_a_relevant_one_judge_nothing() -> None:
+    """Every order of them would score 0, the dense model's too, and any pruning would pass."""
+    rows = [Example("q", "d", 0.0), Example("r", "e", 0.0)]
+    with pytest.raises(DataError, match="task pairs has 2 rows and no relevant one among them"):
+        RERANK.truth(rows)
+    assert RERANK.truth([*rows, Example("r", "f", 2.0)]).units == 2
+    assert TaskSpec("v", "text", None, (), ("pearson",)).truth(rows).rows == 2, "a value may be 0"
+
+
 def test_all_rows_have_labels_or_none() -> None:
     assert labelled([Example("a", None, 0)], name="t") and not labelled([Example("a", None, None)], name="t")
     with pytest.raises(DataError, match="task t: 1 of 2 rows have no label; give all rows of a split one, or none"):

@@ -148,6 +148,12 @@ def test_no_text_is_longer_than_the_folder_of_a_reranker_or_an_embedder_says(mea
     assert Engine.from_model(model, tokenizer, device="cpu", dtype="fp32", max_length=20).max_length == 20
 
 
+def test_rows_that_judge_nothing_are_refused_before_training() -> None:
+    task = replace(rerank_task(), selection=pairs(8, seed=3, labels=(0.0,)))
+    with pytest.raises(DataError, match="task pairs has 8 rows and no relevant one among them"):
+        Trainer(gated_model(outputs=1, **SEGMENT), tiny_tokenizer(), task, quick(), device="cpu")
+
+
 def test_labels_of_0_and_1_are_mixed_in_and_graded_ones_are_not() -> None:
     trainer = fitted(gated_model(outputs=1, **SEGMENT), rerank_task(train=(1.0, 0.0)), max_steps=2)
     assert trainer.labelled and trainer.train_set.rows[0].label == 1.0

@@ -87,7 +87,7 @@ def job_of(request: TrainingRequest) -> Job:
         raise ConfigError(f"finetune = {request.finetune!r} is not one of: auto, always, never")
     return Job(
         model=request.model,
-        task=request.load_training(),
+        task=_judged(request.load_training()),
         prune=prune,
         train=train,
         out=request.out,
@@ -96,6 +96,16 @@ def job_of(request: TrainingRequest) -> Job:
         resume=request.resume,
         overwrite=request.overwrite,
     )
+
+
+def _judged(task: "Task") -> "Task":
+    """The task, if its test rows can judge a model: training does not look at them, and afterwards it is too late."""
+    from thresher.tasks.task import labelled
+
+    for rows in task.test.values():
+        if labelled(rows, name=task.spec.name):
+            task.spec.truth(rows)
+    return task
 
 
 def load_model(job: Job) -> tuple[Any, Any, bool]:

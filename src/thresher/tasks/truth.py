@@ -44,7 +44,14 @@ def truth_of(labels: Sequence[Label], *, groups: Sequence[str] | None, dense: ND
     """The truth of a task's rows; `name` is the task's."""
     numbers = None if groups is None else np.unique(np.array(groups, dtype=object), return_inverse=True)[1]
     if has_labels(labels, name=name) or not labels:
-        return Truth(np.array(labels), groups=numbers)
+        values = np.array(labels)
+        if numbers is not None and labels and not (values > 0).any():
+            # Every model would score 0, and nothing could ever be lost.
+            raise DataError(
+                f"task {name} has {len(labels):,} rows and no relevant one among them, so that no order can be judged; "
+                "give a relevance above 0 to some, or leave the labels out"
+            )
+        return Truth(values, groups=numbers)
     if dense is None:
         raise DataError(
             f"task {name} has rows without labels, which are judged by agreement with the dense model; "

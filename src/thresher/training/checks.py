@@ -35,8 +35,9 @@ def check_given(
             raise DataError(f"task {spec.name} has no rows in its {name} split; training needs both")
         if spec.means == "score" and rows[0].pair is None:
             raise DataError(f"task {spec.name} is for a reranker, whose rows are a query and a document; name both")
-    for rows in (task.train, task.selection):
-        labelled(rows, name=spec.name)  # all rows of a split have labels, or none
+    labelled(task.train, name=spec.name)  # all rows of a split have labels, or none
+    if labelled(task.selection, name=spec.name):
+        spec.truth(task.selection)  # refuses rows that nothing can be judged by
     if finetune and spec.training_rows(task.train)[0].label is None:
         raise ConfigError(
             f"finetune trains a head on labels, and the training rows of task {spec.name} have none to train on; "
