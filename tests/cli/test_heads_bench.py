@@ -8,6 +8,7 @@ import pytest
 from tests.cli import tiny
 from tests.cli.kinds import calibrated, pair_lines, save_models, words
 from thresher.evaluation import lineup
+from thresher.evaluation.alone import Peak
 from thresher.evaluation.contenders import STACK, Spec, build
 from thresher.evaluation.quality import encoded_inputs
 from thresher.models.checkpoint import load_dense
@@ -143,7 +144,9 @@ def test_an_embedder_is_converted_for_openvino(folder: Path, tmp_path: Path) -> 
     np.testing.assert_allclose(forward(padded(encoded, 0)), build(spec).run(encoded)[0], atol=1e-4)
 
 
-def test_a_race_that_takes_too_long_says_what_it_left_out(folder: Path, runs: Path) -> None:
+def test_a_race_that_takes_too_long_says_what_it_left_out(
+    folder: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     call = "bench {runs}/embedder --texts {dir}/embedder.txt --batch-size 16 --no-memory --engines hf --json"
     done = tiny.succeeds(f"{call} --seconds 0.0001", runs=runs, dir=folder)
     found = done.json()
@@ -151,5 +154,12 @@ def test_a_race_that_takes_too_long_says_what_it_left_out(folder: Path, runs: Pa
     assert "16 of 90 texts (--rows decides)" in found["limited"] and "to end in time, only: 16 of 90 texts" in done.err
     whole = tiny.succeeds(f"{call} --seconds 600", runs=runs, dir=folder).json()
     assert whole["texts"] == 90 and whole["rounds"] == 5 and whole["limited"] == []
+    monkeypatch.setattr("thresher.evaluation.alone.peak_memory", lambda *given: Peak(7.0))
+    short = tiny.succeeds(call.replace("--no-memory", "--seconds 0.0001"), runs=runs, dir=folder).json()
+    peaks = {row["engine"]: row["peak_mib"] for row in short["rows"]}
+    assert (
+        peaks == {"hugging face": 7.0, "hugging face, sorted": None}
+        and "peak memory of unsorted" in short["limited"][-1]
+    )
     refused = tiny.thresher(f"{call} --seconds 0", runs=runs, dir=folder)
     assert refused.code == 2 and "seconds = 0 must be above 0" in refused.err

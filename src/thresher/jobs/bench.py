@@ -293,7 +293,10 @@ def _measure(
         rows = [speed.to_dict() for speed in speeds]
         add_ratios_(rows)
         if request.memory:
-            missing += _add_memory_(rows, contenders, plan, bars)
+            # Every peak is a process that loads a model: where time is short, sorted rows go without.
+            sorted_too = not pace.notes
+            missing += _add_memory_(rows, contenders, plan, bars, sorted_too=sorted_too)
+            pace = pace if sorted_too else replace(pace, notes=(*pace.notes, "peak memory of unsorted rows"))
     return rows, [asdict(row) for row in missing], _about(plan, pace)
 
 
@@ -307,7 +310,7 @@ def _judged_by(plan: _Plan) -> "tuple[Task | None, Truth | None]":
 
 
 def _add_memory_(
-    rows: list[dict[str, Any]], contenders: "Sequence[Contender]", plan: _Plan, bars: "Silent"
+    rows: list[dict[str, Any]], contenders: "Sequence[Contender]", plan: _Plan, bars: "Silent", *, sorted_too: bool
 ) -> "list[Missing]":
     """Each row's peak, into the row; what could not be measured is missing."""
     from concurrent.futures.process import BrokenProcessPool
@@ -315,11 +318,14 @@ def _add_memory_(
     import torch
 
     from thresher.evaluation.alone import peak_memory
+    from thresher.evaluation.contenders import SORTED
     from thresher.evaluation.lineup import Missing
 
     missing = []
-    bars.begin("measuring memory", total=len(contenders))
-    for row, contender in zip(rows, contenders, strict=True):
+    both = zip(rows, contenders, strict=True)
+    chosen = [pair for pair in both if sorted_too or not pair[0]["engine"].endswith(SORTED)]
+    bars.begin("measuring memory", total=len(chosen))
+    for row, contender in chosen:
         try:
             row |= asdict(peak_memory(contender.spec, plan.texts, plan.material.batch_size))
         # Killed, most likely for want of memory, or out of the GPU's; the race still counts.
