@@ -106,7 +106,7 @@ def test_a_channel_that_is_always_zero_has_a_step() -> None:
     assert bool(scales.isfinite().all()) and bool((scales > 0).all())
 
 
-def test_every_layer_has_steps_of_its_own() -> None:
+def test_every_layer_has_scales_of_its_own() -> None:
     scales = scales_of(pruned_model("bert"))
     assert len(scales) == LAYERS
     for layer in scales:

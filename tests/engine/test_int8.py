@@ -206,7 +206,7 @@ def test_a_text_alone_is_decided_as_in_a_batch(name: str, dtype: str, score: str
         torch.testing.assert_close(alone.outputs[0], together.outputs[row], atol=2e-2, rtol=2e-2)
 
 
-def test_steps_of_another_model_are_refused() -> None:
+def test_scales_of_another_model_are_refused() -> None:
     model = pruned_model("bert")
     scales = scales_of(model, LONG)
     narrow = [LayerScales(s.qkv[:-1], s.attention_output[:-1], s.ffn_in[:-1], s.ffn_out) for s in scales]

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.engine.makers import Make, cpu, engine_with, reference
-from tests.engine.test_calibrate import steps_of
 from tests.engine.test_engine import sequences
+from tests.engine.test_find_scales import scales_of
 from tests.models.families import LAYERS, LENGTHS, pruned_model, ragged, run
 from thresher.core.cost import EncoderShape
 from thresher.core.plan import PruningPlan
@@ -100,8 +100,8 @@ def test_a_layer_without_values_drops_what_it_may(dtype: str) -> None:
     model = pruned_model("bert", (0.0, 0.5, 0.0, 0.0), score="value")
     without_values_(model, 1)
     expected, trace = run(model, ragged(model))
-    steps = steps_of(model) if dtype == "int8-static" else []
-    backend = reference(torch.float64) if dtype == "fp64" else cpu(dtype, steps)
+    scales = scales_of(model) if dtype == "int8-static" else []
+    backend = reference(torch.float64) if dtype == "fp64" else cpu(dtype, scales)
     output = engine_with(model, backend).compute(sequences(ragged(model)))
     assert output.kept.tolist() == [[length, 1, 1, 1] for length in LENGTHS]
     assert torch.equal(output.kept[:, :-1], trace.kept()[:, :-1])
@@ -115,9 +115,9 @@ def test_thresholds_of_zero_are_the_dense_model(dtype: str) -> None:
     """And so is a dial of zero, whatever the thresholds; the score then has no part in anything."""
     pruned, dense = pruned_model("bert", score="value"), pruned_model("bert", (0.0,) * LAYERS, score="value")
     inputs = sequences(ragged(dense))
-    steps = steps_of(dense) if dtype == "int8-static" else []
+    scales = scales_of(dense) if dtype == "int8-static" else []
 
-    backend = reference(torch.float64) if dtype == "fp64" else cpu(dtype, steps)
+    backend = reference(torch.float64) if dtype == "fp64" else cpu(dtype, scales)
     expected = engine_with(pruned_model("bert", (0.0,) * LAYERS), backend).compute(inputs)
     for found in (engine_with(dense, backend).compute(inputs), engine_with(pruned, backend, 0.0).compute(inputs)):
         assert found.kept.tolist() == expected.kept.tolist() == [[n, n, n, 1] for n in LENGTHS]
