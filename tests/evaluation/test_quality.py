@@ -356,6 +356,21 @@ def test_rows_without_labels_are_judged_against_the_dense_model() -> None:
     assert drop.drop == pytest.approx(1 - found.metrics["score"], abs=1e-5)
 
 
+def test_quartiles_of_a_reranker_hold_whole_queries() -> None:
+    """A query's documents have many lengths, and a part of them is no ranking."""
+    spec = TaskSpec("pairs", "query", "document", (), ("ndcg@10",), means="score")
+    rows = [
+        Example(f"word{'abcdefgh'[query]}", " ".join(["worda"] * (1 + query + 5 * place)), float(place == query % 3))
+        for query in range(8)
+        for place in range(3)
+    ]
+    model = gated_model(outputs=1, thresholds=(0.7, 0.9, 1.0, 1.2), dropout=0.0)
+    found = evaluate(model, tiny_tokenizer(), task_of(rows, spec=spec))
+    assert [part.rows for part in found.quartiles] == [6, 6, 6, 6]
+    scores = [part.score for part in found.quartiles]
+    assert np.mean(scores) == pytest.approx(found.metrics["score"]), "each has two queries of the eight"
+
+
 def test_labelled_pairs_of_embeddings_are_two_sequences_a_row() -> None:
     spec = TaskSpec("texts", "text", "pair", (), ("spearman",), means="embedding")
     draw = random.Random(1)

@@ -179,12 +179,16 @@ def outputs_of(
 def _by_quartile(task: Task, shape: EncoderShape, found: Predictions, truth: Truth) -> list[Quartile]:
     """Split the rows at the quartiles of their length; equal lengths stay together, so parts may differ in size.
 
-    Embeddings of labelled pairs are two sequences a row.
+    Embeddings of labelled pairs are two sequences a row. Rows of a query that are judged together stay together, by
+    their mean length.
     """
     sequences = len(found.lengths) // truth.rows
     row_lengths = found.lengths.reshape(truth.rows, sequences).sum(dim=1)
-    edges = np.quantile(row_lengths.numpy(), [0.25, 0.5, 0.75])
-    part = torch.from_numpy(np.searchsorted(edges, row_lengths.numpy(), side="left"))
+    sizes = row_lengths.double().numpy()
+    if truth.labelled and truth.groups is not None:
+        sizes = (np.bincount(truth.groups, weights=sizes) / np.maximum(np.bincount(truth.groups), 1))[truth.groups]
+    edges = np.quantile(sizes, [0.25, 0.5, 0.75])
+    part = torch.from_numpy(np.searchsorted(edges, sizes, side="left"))
     quartiles = []
     for index in range(4):
         rows: Tensor = (part == index).nonzero().squeeze(-1)
