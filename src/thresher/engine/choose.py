@@ -10,6 +10,7 @@ from thresher.core.plan import PruningPlan
 from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.linear import LINEARS, check_int8
 from thresher.engine.backends.reference import DTYPES, Reference
+from thresher.engine.checks import check_dtype_name
 from thresher.engine.executor import Executor
 from thresher.engine.packed import PackedExecutor
 from thresher.engine.probe import probe
@@ -56,6 +57,7 @@ def choose(
     What is asked for is used or refused. Left to choose, a GPU that the kernels can run on comes before the CPU; the
     reference runs on the CPU unless device is cuda.
     """
+    dtype = check_dtype_name(dtype)
     _check("device", device, DEVICES)
     _check("backend", backend, BACKENDS)
     if {backend, device} == {"cpu", "cuda"}:

@@ -11,7 +11,6 @@ import numpy as np
 
 from thresher.core.heads import Head
 from thresher.engine.checks import (
-    check_dtype_name,
     check_items,
     check_max_length,
     check_max_tokens,
@@ -100,7 +99,7 @@ class Engine:
         else:
             scales, pairs = [], None
             model, tokenizer = load_dense(path, whole=True)
-        choice = choose(backend, check_dtype_name(dtype), device=device, mode=mode, scales=scales)
+        choice = choose(backend, dtype, device=device, mode=mode, scales=scales)
         return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length, pairs=pairs)
 
     @staticmethod
