@@ -65,9 +65,8 @@ class Head:
         prompts = saved.get("prompts", {})
         if not isinstance(prompts, dict) or not all(isinstance(text, str) for pair in prompts.items() for text in pair):
             raise ValueError(f"prompts = {prompts!r} must be texts by their names")
-        for name in ("normalised",):
-            if not isinstance(saved.get(name, False), bool):
-                raise ValueError(f"{name} = {saved[name]!r} must be true or false")
+        if not isinstance(saved.get("normalised", False), bool):
+            raise ValueError(f"normalised = {saved['normalised']!r} must be true or false")
         if not isinstance(saved.get("width"), int | None) or not isinstance(saved.get("default_prompt"), str | None):
             raise ValueError(
                 f"width = {saved.get('width')!r}, default_prompt = {saved.get('default_prompt')!r}: wrong types"

@@ -10,7 +10,9 @@ from torch import Tensor
 from thresher.core.cost import EncoderShape
 from thresher.core.plan import PruningPlan
 from thresher.engine.inputs import Tables
+from thresher.errors import ModelError
 
+EXECUTED = ("first", "mean")  # what executors give heads to read
 Ids = Sequence[Sequence[int]]
 Types = Sequence[Sequence[int] | None] | None  # missing token types are zeros
 
@@ -51,6 +53,14 @@ class Executor(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """What is computed, and how."""
+
+
+def check_reads(plan: PruningPlan) -> None:
+    """Refuse a head that no executor has yet, before it is taken for another one."""
+    if plan.reads not in EXECUTED:
+        raise ModelError(
+            f"heads that read {plan.reads} cannot be executed yet; those that read {' or '.join(EXECUTED)} can"
+        )
 
 
 def description(executor: Executor, *, backend: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thresher.core.gates import threshold_leaving
 from thresher.engine.backends.base import Backend
-from thresher.engine.executor import Ids, Output, Types, description, made_up_texts
+from thresher.engine.executor import Ids, Output, Types, check_reads, description, made_up_texts
 from thresher.engine.inputs import protected_rows
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.errors import ModelError
@@ -56,6 +56,7 @@ class PackedExecutor:
     token_budget = TOKEN_BUDGET
 
     def __init__(self, backend: Backend) -> None:
+        check_reads(backend.plan)
         self.backend, self.plan = backend, backend.plan
         self.shape, self.tables, self.dtype, self.device = backend.shape, backend.tables, backend.dtype, backend.device
 

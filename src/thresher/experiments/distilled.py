@@ -52,7 +52,7 @@ def words(key: Key, kind: Kind, config: dict[str, Any], *, source: str, data: st
     return ["prune", source, *kind.words, *named, "--out", out, "--finetune", "never", *words_of(settings)]
 
 
-def measure(key: Key, kind: Kind, setting: Setting) -> Row | None:
+def measure(kind: Kind, key: Key, setting: Setting) -> Row | None:
     """One domain of one run, or None where the deadline came first."""
     settings = {**setting.config["train"], "target_flops": key["target"]}
     name = folder_name(kind.folder, key["model"], key["target"], key["seed"], settings=settings, origin=[])

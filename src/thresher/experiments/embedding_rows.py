@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thresher.experiments.reranker_rows import Sources, arguments
+from thresher.experiments.reranker_rows import Sources, prepared_by_command
 from thresher.experiments.rows import Row, chosen, cut, share_of, write_rows
 from thresher.records import write_json
 
@@ -87,11 +87,5 @@ def load(folder: Path) -> "Task":
     return replace(task, spec=replace(task.spec, name="embeddings"), test={"stsb": task.test["test"]})
 
 
-def main() -> None:
-    given = arguments(__doc__)
-    for name, count in prepare(Sources(given.data, given.more), given.out).items():
-        print(f"{name}: {count:,} rows")
-
-
 if __name__ == "__main__":
-    main()
+    prepared_by_command(prepare, __doc__)

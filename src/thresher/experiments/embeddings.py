@@ -1,6 +1,7 @@
 """Embedders distilled on texts alone: STS-B's Spearman correlation, and how near embeddings stay to the dense ones."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from thresher.experiments import distilled
 from thresher.experiments.distilled import KEY, Kind, keys
 from thresher.experiments.embedding_rows import load
-from thresher.experiments.experiment import Key, Row, Setting
+from thresher.experiments.experiment import Row
 from thresher.experiments.publish import markdown_table, write_between_marks
 
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
@@ -16,12 +17,7 @@ __all__ = ["KEY", "check", "keys", "measure", "publish"]
 KIND = Kind("embed", ("--embed", "--pair-column", "pair"), lambda folder, test: load(folder), "spearman")
 
 
-def check(setting: Setting) -> None:
-    distilled.check(KIND, setting)
-
-
-def measure(key: Key, setting: Setting) -> Row | None:
-    return distilled.measure(key, KIND, setting)
+check, measure = partial(distilled.check, KIND), partial(distilled.measure, KIND)
 
 
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:

@@ -1,13 +1,14 @@
 """A cross-encoder distilled on pairs without labels: nDCG@10 in three domains, one of them far from all training."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from thresher.experiments import distilled
 from thresher.experiments.distilled import KEY, Kind, keys
-from thresher.experiments.experiment import Key, Row, Setting
+from thresher.experiments.experiment import Row
 from thresher.experiments.publish import markdown_table, write_between_marks
 from thresher.experiments.reranker_rows import load
 
@@ -26,12 +27,7 @@ def _load(folder: Path, test: str) -> "Task":
 KIND = Kind("rerank", ("--rerank", *COLUMNS), _load, "ndcg@10")
 
 
-def check(setting: Setting) -> None:
-    distilled.check(KIND, setting)
-
-
-def measure(key: Key, setting: Setting) -> Row | None:
-    return distilled.measure(key, KIND, setting)
+check, measure = partial(distilled.check, KIND), partial(distilled.measure, KIND)
 
 
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:

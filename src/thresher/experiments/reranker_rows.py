@@ -7,7 +7,7 @@
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -213,19 +213,15 @@ def _queries(rows: list[Row]) -> int:
     return len({row["group"] for row in rows})
 
 
-def arguments(about: str | None) -> argparse.Namespace:
-    """Where the data are and where rows go, from the command line."""
+def prepared_by_command(prepare: Callable[[Sources, Path], dict[str, int]], about: str | None) -> None:
+    """Prepare rows, and say how many; where the data are and where rows go is on the command line."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("data", "more", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    return parser.parse_args()
-
-
-def main() -> None:
-    given = arguments(__doc__)
+    given = parser.parse_args()
     for name, count in prepare(Sources(given.data, given.more), given.out).items():
         print(f"{name}: {count:,} rows")
 
 
 if __name__ == "__main__":
-    main()
+    prepared_by_command(prepare, __doc__)

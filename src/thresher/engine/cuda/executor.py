@@ -17,7 +17,7 @@ from thresher.engine.cuda.forward import Forward
 from thresher.engine.cuda.graphs import Graphs, OnePass, bucket_of
 from thresher.engine.cuda.live import Numbers, OnHost, to_host
 from thresher.engine.cuda.model import GpuModel, gpu_model
-from thresher.engine.executor import Ids, Output, Types, description, made_up_texts
+from thresher.engine.executor import Ids, Output, Types, check_reads, description, made_up_texts
 from thresher.engine.inputs import Tables
 from thresher.engine.kernels.toolchain import RUNS_INTERPRETED
 from thresher.engine.weights import Weights
@@ -56,6 +56,7 @@ class CudaExecutor:
         for name, value, known in (("mode", mode, MODES), ("dtype", dtype, CUDA_DTYPES)):
             if value not in known:
                 raise ConfigError(f"{name} = {value!r} is not one of the cuda backend's: {', '.join(known)}")
+        check_reads(plan)
         _check_device(device)
         on_gpu = device.startswith("cuda")
         self.plan, self.dtype, self.mode, self.device = plan, dtype, mode, device
