@@ -8,7 +8,6 @@ save_pretrained writes the same, but from_pretrained reads the stock model of it
 torch.save of the whole model raises PicklingError: the subclasses are made at run time, and pickle looks for names.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -18,9 +17,9 @@ from torch import Tensor, nn
 from thresher.config import PruneConfig, trained_length
 from thresher.core.cost import EncoderShape
 from thresher.core.gates import ramp
-from thresher.core.scores import at_least_float32
 from thresher.errors import ConfigError, ModelError
 from thresher.models.adapter import Family, LayerParts
+from thresher.models.attention import attention
 from thresher.models.gating import Gates
 from thresher.models.heads import head_of
 from thresher.models.registry import family_named, family_of
@@ -105,14 +104,10 @@ def pruned_layer(parts: LayerParts, hidden: Tensor, *, gates: Gates, bias: Tenso
         projected: Tensor = linear(hidden)
         return projected.view(batch, tokens, parts.heads, -1).transpose(1, 2)
 
-    query, key, value = by_head(parts.query), by_head(parts.key), by_head(parts.value)
-    with torch.autocast(hidden.device.type, enabled=False):
-        logits = at_least_float32(query) @ at_least_float32(key).transpose(2, 3) / math.sqrt(query.shape[-1])
-        if bias is not None:
-            logits = logits + gates.bias(bias)
-        probabilities = gates.probabilities(logits)
-        multiplier = gates.decide(probabilities, value)
-    context = F.dropout(probabilities, parts.attention_dropout, training).to(value.dtype) @ value
+    dropout = parts.attention_dropout if training else 0.0
+    context, multiplier = attention(
+        by_head(parts.query), by_head(parts.key), by_head(parts.value), gates=gates, bias=bias, dropout=dropout
+    )
     context, left = context.transpose(1, 2).reshape(batch, tokens, -1), gates.leave()
     if left is not None:
         context, hidden = taken(context, left), taken(hidden, left)

@@ -177,7 +177,7 @@ class Gates(nn.Module):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Attention over what is still alive. logits: (batch, heads, queries, keys)."""
-        return attention_probabilities(logits, self._seen(self._running()))
+        return attention_probabilities(logits, self.seen())
 
     def bias(self, whole: Tensor) -> Tensor:
         """The layer's part of a bias (batch, heads, tokens, tokens) by original positions."""
@@ -218,7 +218,7 @@ class Gates(nn.Module):
         probabilities: (batch, heads, queries, keys), value: (batch, heads, keys, width of a head).
         """
         trace = self._running()
-        layer, alive, seen = len(trace.scores), trace.alive[-1], self._seen(trace)
+        layer, alive, seen = len(trace.scores), trace.alive[-1], self.seen()
         scores = scores_in(self.config.scale, self._relative(probabilities, value, seen), seen)
         if trace.slots is not None:
             scores = trace.slots.spread(scores, alive.shape[1])
@@ -238,8 +238,9 @@ class Gates(nn.Module):
         trace.alive.append(alive * gate)
         return None
 
-    def _seen(self, trace: Trace) -> Tensor:
-        """What is alive, in the places where the layer's tensors have it."""
+    def seen(self) -> Tensor:
+        """What is alive, in the places where the layer's tensors have it: (batch, slots)."""
+        trace = self._running()
         return trace.alive[-1] if trace.slots is None else trace.slots.live
 
     def _relative(self, probabilities: Tensor, value: Tensor, alive: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def predict(
     """
     device = next(model.parameters()).device
     parts = []
-    with evaluating(model, "hard" if pruned else "off") as gates:
+    with evaluating(model, "hard" if pruned else "off") as gates, gates.shortening():
         for index, (rows, batch) in enumerate(batches):
             inputs = {name: value.to(device, non_blocking=True) for name, value in batch.items() if name != "labels"}
             logits = model(**inputs).logits.float()

@@ -1,0 +1,43 @@
+"""Attention of an attached layer: over live tokens, and with it the scores that its gates decide by."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from thresher.core.scores import at_least_float32
+from thresher.models.gating import Gates
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, *, gates: Gates, bias: Tensor | None, dropout: float
+) -> tuple[Tensor, Tensor | None]:
+    """What every token is given by the live ones, and what the layer's output is multiplied by, if anything.
+
+    query, key, value: (batch, heads, tokens, width of a head); bias: (batch, heads, tokens, tokens), by original
+    positions -> (batch, heads, tokens, width of a head), (batch, tokens).
+    """
+    apart = gates.mode == "hard" and bias is None and value.is_cuda and value.dtype == torch.bfloat16
+    if apart:
+        return scored_apart(query, key, value, gates=gates, dropout=dropout), None
+    with torch.autocast(value.device.type, enabled=False):
+        probabilities = _probabilities(query, key, gates=gates, bias=bias)
+        multiplier = gates.decide(probabilities, value)
+    return F.dropout(probabilities, dropout).to(value.dtype) @ value, multiplier
+
+
+def scored_apart(query: Tensor, key: Tensor, value: Tensor, *, gates: Gates, dropout: float) -> Tensor:
+    """The same for hard gates, whose scores no gradient passes through: the library's own attention, and scores beside
+    it. Probabilities, as large as all else of a long text together, need not be kept for the backward pass."""
+    live = gates.seen()[:, None, None, :]
+    context = F.scaled_dot_product_attention(query, key, value, attn_mask=live, dropout_p=dropout)
+    with torch.no_grad(), torch.autocast(value.device.type, enabled=False):
+        gates.decide(_probabilities(query, key, gates=gates, bias=None), value)
+    return context
+
+
+def _probabilities(query: Tensor, key: Tensor, *, gates: Gates, bias: Tensor | None) -> Tensor:
+    """(batch, heads, tokens, tokens), in float32 or better."""
+    logits = at_least_float32(query) @ at_least_float32(key).transpose(2, 3) / math.sqrt(query.shape[-1])
+    return gates.probabilities(logits if bias is None else logits + gates.bias(bias))
