@@ -237,6 +237,9 @@ class TrainConfig(Settings):
     search_rounds: int = setting(
         30, "rounds of the search for lengths, each with up to 60 passes over the selection rows", low=0, of=("lat",)
     )
+    dropout: bool | None = setting(
+        None, "train with the model's own dropout; nothing means where rows have labels: it blurs what a teacher says"
+    )
     freeze_embeddings: bool = setting(True, "keep the word embeddings as they are")
     max_length: int | None = setting(128, "longest sequence in tokens; longer ones are truncated and counted", low=4)
     precision: str = setting(

@@ -70,6 +70,9 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
         data / "qnli" / "train_partial.jsonl.xz",
         [{"idx": i, "question": f"why {i}?", "sentence": words(i), "label": 0} for i in range(20)],
     )
+    for name, columns in (("mnli", ("premise", "hypothesis")), ("qqp", ("question1", "question2"))):
+        pairs = [{"idx": i, columns[0]: f"{name} {words(i)}", columns[1]: f"{name} {words(i, 5)}"} for i in range(20)]
+        write_rows(data / name / "train_partial.jsonl.xz", [*pairs, {"idx": 20, columns[0]: "x", columns[1]: " "}])
     write_rows(
         data / "sst2" / "train.jsonl.xz",
         [{"sentence": words(i, 6), "label": 1} for i in range(20)] + [{"sentence": "A dog runs.", "label": 0}],
@@ -78,7 +81,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
         data / "stsb" / "validation.jsonl.xz",
         [{"sentence1": "a dog runs.", "sentence2": f"dog {i}", "label": float(i)} for i in range(5)],
     )
-    for domain in (*reranker_rows.TRAINED, reranker_rows.HELD_OUT):
+    for domain in (*reranker_rows.TRAINED, reranker_rows.HELD_OUT, "squad_v2"):
         asked = [
             {
                 "context": f"{domain} {words(i, 30)}",
@@ -86,8 +89,10 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
             }
             for i in range(20)
         ]
-        (data / "squad_shifts").mkdir(exist_ok=True)
-        with lzma.open(data / "squad_shifts" / f"{domain}_v1.0.json.xz", "wt") as file:
+        files = {"squad_v2": data / "squad_v2" / "dev-v2.0.json.xz"}
+        place = files.get(domain, data / "squad_shifts" / f"{domain}_v1.0.json.xz")
+        place.parent.mkdir(exist_ok=True)
+        with lzma.open(place, "wt") as file:
             json.dump({"data": [{"paragraphs": asked}]}, file)
     monkeypatch.setattr(reranker_rows, "TEST_QUERIES", 10)
     monkeypatch.setattr(reranker_rows, "SELECTION", 0.2)
@@ -109,16 +114,16 @@ def test_reranker_rows(sources: Sources, tmp_path: Path) -> None:
     assert "twin claim" in tested and not tested & {row["query"] for row in found["train"] + found["selection"]}
     assert not {row["group"] for row in found["train"]} & {row["group"] for row in found["selection"]}
     sources_seen = {row["source"] for row in found["train"]}
-    assert sources_seen == {"hotpotqa", "scifact", "qnli", "imdb", *reranker_rows.TRAINED}
+    assert sources_seen == {*reranker_rows.SHARES, *reranker_rows.TRAINED} - {"squad_shifts"}
     by_query: dict[str, list[int]] = {}
     for row in found["reddit"] + found["hotpotqa"]:
         by_query.setdefault(row["group"], []).append(row["label"])
     assert {len(labels) for labels in by_query.values()} == {9, 10}
     assert {sum(labels) for labels in by_query.values()} == {1, 2}
     assert len(found["scifact"]) == 10 * 50
-    task = reranker_rows.load(tmp_path / "rows")
-    assert list(task.test) == ["scifact", "hotpotqa", "reddit"] and task.spec.means == "score"
-    assert task.train[0].label is None and task.test["reddit"][0].label in (0.0, 1.0)
+    task = reranker_rows.judging(tmp_path / "rows", "reddit")
+    assert list(task.test) == ["reddit"] and task.spec.means == "score"
+    assert task.test["reddit"][0].label in (0.0, 1.0)
 
 
 def test_long_documents_are_among_them(sources: Sources, tmp_path: Path) -> None:
@@ -137,6 +142,6 @@ def test_embedding_rows(sources: Sources, tmp_path: Path) -> None:
     texts = [row["text"] for row in found["train"] + found["selection"]]
     assert len(texts) == len({text.lower() for text in texts}) and "A dog runs." not in texts
     assert {row["source"] for row in found["train"]} == set(embedding_rows.SHARES)
-    task = embedding_rows.load(tmp_path / "rows")
+    task = embedding_rows.judging(tmp_path / "rows", "stsb")
     assert task.spec.means == "embedding" and task.train[0].pair is None
     assert task.test["stsb"][2] == type(task.test["stsb"][2])("a dog runs.", "dog 2", 2.0)

@@ -36,7 +36,9 @@ from thresher.training.stage import (
 )
 from thresher.training.trainer import Trainer
 
-SETTINGS = LoopSettings(batch_size=8, accumulate=1, warmup=0.1, clip=1.0, max_steps=None, bf16=False, seed=0)
+SETTINGS = LoopSettings(
+    batch_size=8, accumulate=1, warmup=0.1, clip=1.0, max_steps=None, bf16=False, seed=0, dropout=True
+)
 
 
 def rows_of(count: int) -> list[Encoded]:
@@ -100,6 +102,24 @@ def test_schedule_never_stops_or_overshoots(steps: int, warmup: float) -> None:
     peak = rates.index(1.0)
     assert rates[: peak + 1] == sorted(rates[: peak + 1])
     assert rates[peak:] == sorted(rates[peak:], reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "labelled", "found"), [(None, True, True), (None, False, False), (True, False, True)]
+)
+def test_dropout_is_for_rows_with_labels_unless_asked_for(asked: bool | None, labelled: bool, found: bool) -> None:
+    settings = LoopSettings.of(quick(dropout=asked), bf16=False, labelled=labelled)
+    assert settings.dropout == found
+    seen: list[bool] = []
+    model = gated_model()
+
+    def loss(model: Any, batch: dict[str, Tensor]) -> Loss:
+        seen.append(model.training)
+        return finetune_loss(model, batch)
+
+    plan = StagePlan(name="hard", steps=3, loss=loss)
+    train(model, plan, replace(SETTINGS, dropout=found), checkpoints={1}, on_checkpoint=lambda step: 0.5)
+    assert seen == [found] * 3
 
 
 @given(count=st.integers(0, 60), parts=st.integers(1, 12))

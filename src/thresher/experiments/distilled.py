@@ -20,7 +20,7 @@ _measuring = threading.Lock()  # one model at a time on the device, and the dens
 @dataclass(frozen=True)
 class Kind:
     """Rerankers, or embedders: the folder of prepared rows in --data, the words that tell `thresher prune` what they
-    are, how they are loaded with the test rows of a name, and the metric of a row's dense and pruned score."""
+    are, how the test rows of a name are loaded, and the metric of a row's dense and pruned score."""
 
     folder: str
     words: tuple[str, ...]

@@ -2,8 +2,8 @@
 
     python -m thresher.experiments.embedding_rows --data DIR --more DIR --out DIR
 
-`--data` has sst2, qnli and stsb, `--more` hotpotqa, scifact and imdb. No text of the test is trained on, nor any of its
-training rows.
+`--data` has sst2, qnli, mnli, qqp and stsb, `--more` hotpotqa, scifact and imdb. No text of the test is trained on, nor
+any of its training rows.
 """
 
 from collections.abc import Iterator
@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 
 # Texts of each source and kind.
 SHARES = {
-    "sst2": 5000,
-    "qnli questions": 2000,
-    "qnli sentences": 5000,
-    "imdb": 4500,
-    "scifact abstracts": 3500,
+    "sst2": 15000,
+    "qnli questions": 5000,
+    "qnli sentences": 9000,
+    "mnli premises": 20000,
+    "mnli hypotheses": 20000,
+    "qqp questions": 20000,
+    "imdb": 7000,
+    "scifact abstracts": 4000,
     "scifact claims": 809,
-    "hotpotqa questions": 2500,
-    "hotpotqa sentences": 3000,
-    "hotpotqa paragraphs": 5000,
+    "hotpotqa questions": 6000,
+    "hotpotqa sentences": 30000,
+    "hotpotqa paragraphs": 10000,
 }
 LONGEST = 400  # words
 SELECTION = 0.05
@@ -56,6 +59,7 @@ def prepare(sources: Sources, out: Path) -> dict[str, int]:
 def texts_of(sources: Sources) -> Iterator[tuple[str, str]]:
     """Source and text, so many of each as SHARES has."""
     qnli = sources.rows("qnli/train_partial")
+    mnli, qqp = sources.rows("mnli/train_partial"), sources.rows("qqp/train_partial")
     questions = sources.rows("hotpotqa/dev_distractor")
     paragraphs = [one["sentences"] for row in questions for one in row["paragraphs"]]
     judged = {row["query"] for row in sources.rows("scifact/qrels_train")}
@@ -63,6 +67,9 @@ def texts_of(sources: Sources) -> Iterator[tuple[str, str]]:
         "sst2": [row["sentence"] for row in sources.rows("sst2/train")],
         "qnli questions": [row["question"] for row in qnli],
         "qnli sentences": [row["sentence"] for row in qnli],
+        "mnli premises": [row["premise"] for row in mnli],
+        "mnli hypotheses": [row["hypothesis"] for row in mnli],
+        "qqp questions": [row[name] for row in qqp for name in ("question1", "question2")],
         "imdb": [row["text"] for row in sources.rows("imdb/train")],
         "scifact abstracts": [f"{row['title']}. {row['text']}" for row in sources.rows("scifact/corpus")],
         "scifact claims": [row["text"] for row in sources.rows("scifact/queries") if row["id"] in judged],
@@ -76,15 +83,15 @@ def texts_of(sources: Sources) -> Iterator[tuple[str, str]]:
             yield name, text
 
 
-def load(folder: Path) -> "Task":
-    """The prepared rows as a task: texts without labels, and STS-B's pairs as the test."""
+def judging(folder: Path, test: str) -> "Task":
+    """The prepared rows of the test as a task; training rows, which are many, are left to those who train."""
     from dataclasses import replace
 
     from thresher.tasks import load_file_task
 
-    train, selection, test = (folder / f"{name}.jsonl.xz" for name in ("train", "selection", "stsb"))
-    task = load_file_task(train, selection=selection, test=test, pair_column="pair", means="embedding")
-    return replace(task, spec=replace(task.spec, name="embeddings"), test={"stsb": task.test["test"]})
+    rows, tested = (folder / f"{name}.jsonl.xz" for name in ("selection", test))
+    task = load_file_task(rows, test=tested, pair_column="pair", means="embedding")
+    return replace(task, spec=replace(task.spec, name="embeddings"), test={test: task.test["test"]})
 
 
 if __name__ == "__main__":

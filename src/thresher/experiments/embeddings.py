@@ -8,13 +8,13 @@ from typing import Any
 
 from thresher.experiments import distilled
 from thresher.experiments.distilled import KEY, Kind, keys
-from thresher.experiments.embedding_rows import load
+from thresher.experiments.embedding_rows import judging
 from thresher.experiments.experiment import Row
 from thresher.experiments.publish import markdown_table, write_between_marks
 
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
 
-KIND = Kind("embed", ("--embed", "--pair-column", "pair"), lambda folder, test: load(folder), "spearman")
+KIND = Kind("embed", ("--embed", "--pair-column", "pair"), judging, "spearman")
 
 
 check, measure = partial(distilled.check, KIND), partial(distilled.measure, KIND)

@@ -4,27 +4,20 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from thresher.experiments import distilled
 from thresher.experiments.distilled import KEY, Kind, keys
 from thresher.experiments.experiment import Row
 from thresher.experiments.publish import markdown_table, write_between_marks
-from thresher.experiments.reranker_rows import load
-
-if TYPE_CHECKING:
-    from thresher.tasks.task import Task
+from thresher.experiments.reranker_rows import judging
 
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
 
 COLUMNS = ("--text-column", "query", "--pair-column", "document", "--group-column", "group")
 
 
-def _load(folder: Path, test: str) -> "Task":
-    return load(folder, tests=(test,))
-
-
-KIND = Kind("rerank", ("--rerank", *COLUMNS), _load, "ndcg@10")
+KIND = Kind("rerank", ("--rerank", *COLUMNS), judging, "ndcg@10")
 
 
 check, measure = partial(distilled.check, KIND), partial(distilled.measure, KIND)

@@ -2,8 +2,8 @@
 
     python -m thresher.experiments.reranker_rows --data DIR --more DIR --out DIR
 
-`--data` has qnli and squad_shifts, `--more` hotpotqa, scifact and imdb. Training never sees a test query; of the domain
-`reddit` it sees nothing at all.
+`--data` has qnli, mnli, qqp, squad_v2 and squad_shifts, `--more` hotpotqa, scifact and imdb. Training never sees a test
+query; of the domain `reddit` it sees nothing at all. Queries are questions, claims, titles, sentences and bare words.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thresher.experiments.bm25 import BM25
+from thresher.experiments.bm25 import BM25, words_of
 from thresher.experiments.rows import Row, chained, chosen, cut, read_rows, share_of, write_rows
 from thresher.records import write_json
 
@@ -28,7 +28,18 @@ COLUMNS: dict[str, Any] = {
 TRAINED, HELD_OUT = ("amazon_reviews", "nyt", "new_wiki"), "reddit"  # domains of squad_shifts
 TESTS = ("scifact", "hotpotqa", HELD_OUT)
 # Queries to train with, and documents of each.
-SHARES = {"hotpotqa": (1750, 8), "scifact": (809, 10), "squad_shifts": (1000, 4), "qnli": (3000, 1), "imdb": (600, 4)}
+SHARES = {
+    "hotpotqa": (3500, 6),
+    "scifact": (809, 10),
+    "scifact titles": (1500, 4),
+    "squad_shifts": (2500, 4),
+    "squad_v2": (2500, 4),
+    "qnli": (4000, 1),
+    "mnli": (3000, 1),
+    "qqp": (3000, 1),
+    "imdb": (1500, 4),
+    "words": (2500, 4),
+}
 TEST_QUERIES, CANDIDATES, IN_DOMAIN = 1000, 50, 10
 LONG, LONG_WORDS = 0.25, 360  # the share of documents with neighbours behind them, up to some 500 tokens
 SELECTION = 0.05  # of the training queries
@@ -49,7 +60,7 @@ def prepare(sources: Sources, out: Path) -> dict[str, int]:
     """Write train, selection and one file per test; returns the number of rows of each."""
     made: dict[str, list[Row]] = {"train": [], "selection": [], "scifact": list(_scifact_test(sources))}
     made["hotpotqa"] = list(_hotpotqa_test(sources))
-    made[HELD_OUT] = list(_squad(sources, HELD_OUT, queries=TEST_QUERIES, documents=IN_DOMAIN, labelled=True))
+    made[HELD_OUT] = list(_squad(sources, HELD_OUT, TEST_QUERIES, IN_DOMAIN, labelled=True))
     tested = {row["query"].lower() for name in TESTS for row in made[name]}
     for row in training_pairs(sources):
         if row["query"].lower() not in tested:  # the same claim or question may come twice
@@ -60,30 +71,27 @@ def prepare(sources: Sources, out: Path) -> dict[str, int]:
     return counts
 
 
-def load(folder: Path, *, tests: tuple[str, ...] = TESTS) -> "Task":
-    """The prepared rows as a task: training and selection rows without labels, and the tests by name."""
+def judging(folder: Path, test: str) -> "Task":
+    """The prepared rows of a test as a task; training rows, which are many, are left to those who train."""
     from dataclasses import replace
 
     from thresher.tasks import load_file_task
 
-    def split(name: str) -> "Task":
-        files = {part: folder / f"{part}.jsonl.xz" for part in ("train", "selection", name)}
-        return load_file_task(files["train"], selection=files["selection"], test=files[name], means="score", **COLUMNS)
-
-    loaded = {name: split(name) for name in tests}
-    first = loaded[tests[0]]
-    spec = replace(first.spec, name="reranker")
-    return replace(first, spec=spec, test={name: one.test["test"] for name, one in loaded.items()})
+    rows, tested = (folder / f"{name}.jsonl.xz" for name in ("selection", test))
+    task = load_file_task(rows, test=tested, means="score", **COLUMNS)
+    return replace(task, spec=replace(task.spec, name="reranker"), test={test: task.test["test"]})
 
 
 def training_pairs(sources: Sources) -> Iterator[Row]:
     yield from _hotpotqa_train(sources)
     yield from _scifact_train(sources)
     for domain in TRAINED:
-        queries, documents = SHARES["squad_shifts"]
-        yield from _squad(sources, domain, queries=queries, documents=documents, labelled=False)
-    yield from _qnli(sources)
+        yield from _squad(sources, domain, *SHARES["squad_shifts"], labelled=False)
+    yield from _squad(sources, "squad_v2", *SHARES["squad_v2"], labelled=False)
+    for name, columns in PAIRS.items():
+        yield from _pairs(sources, name, *columns)
     yield from _imdb(sources)
+    yield from _words(sources)
 
 
 # ---- HotpotQA: questions with ten paragraphs, two of them relevant
@@ -135,6 +143,10 @@ def _scifact_train(sources: Sources) -> Iterator[Row]:
     for name in chosen(list(judged), count, key=str, salt="scifact"):
         for index in search.top(queries[name], 3 * documents)[::3]:
             yield _pair("scifact", f"scifact {name}", queries[name], corpus[index]["whole"])
+    count, documents = SHARES["scifact titles"]
+    for row in chosen(corpus, count, key=lambda row: str(row["id"]), salt="titles"):
+        for index in search.top(row["title"], documents):
+            yield _pair("scifact titles", f"title {row['id']}", row["title"], corpus[index]["text"])
 
 
 def _scifact_test(sources: Sources) -> Iterator[Row]:
@@ -148,17 +160,22 @@ def _scifact_test(sources: Sources) -> Iterator[Row]:
             yield _pair("scifact", f"scifact {name}", queries[name], one["whole"], label=found.get(one["id"], 0))
 
 
-# ---- SQuAD's other domains: questions and paragraphs, one of them right
+# ---- SQuAD and its other domains: questions and paragraphs, one of them right
 
 
-def _squad(sources: Sources, domain: str, *, queries: int, documents: int, labelled: bool) -> Iterator[Row]:
-    """Every question with its own paragraph and those of the domain that BM25 finds first."""
+def _paragraphs_of(sources: Sources, domain: str) -> list[Row]:
     import json
     import lzma
 
-    with lzma.open(sources.data / "squad_shifts" / f"{domain}_v1.0.json.xz", "rt", encoding="utf-8") as file:
-        articles = json.load(file)["data"]
-    paragraphs = [one for article in articles for one in article["paragraphs"]]
+    files = {"squad_v2": sources.data / "squad_v2" / "dev-v2.0.json.xz"}
+    file = files.get(domain, sources.data / "squad_shifts" / f"{domain}_v1.0.json.xz")
+    with lzma.open(file, "rt", encoding="utf-8") as opened:
+        return [one for article in json.load(opened)["data"] for one in article["paragraphs"]]
+
+
+def _squad(sources: Sources, domain: str, queries: int, documents: int, *, labelled: bool) -> Iterator[Row]:
+    """Every question with its own paragraph and those of the domain that BM25 finds first."""
+    paragraphs = _paragraphs_of(sources, domain)
     texts = [one["context"].strip() for one in paragraphs]
     search = BM25(texts)
     asked = [(index, question) for index, one in enumerate(paragraphs) for question in one["qas"]]
@@ -171,14 +188,16 @@ def _squad(sources: Sources, domain: str, *, queries: int, documents: int, label
             yield _pair(domain, f"{domain} {question['id']}", query, text, label=label)
 
 
-# ---- QNLI: a question and a sentence; IMDB: a review's first sentence and reviews
+# ---- rows that are pairs already; IMDB: a review's first sentence and reviews; bare words of a text and texts
+
+PAIRS = {"qnli": ("question", "sentence"), "mnli": ("hypothesis", "premise"), "qqp": ("question1", "question2")}
 
 
-def _qnli(sources: Sources) -> Iterator[Row]:
-    count, _ = SHARES["qnli"]
-    rows = sources.rows("qnli/train_partial")
-    for row in chosen(rows, count, key=lambda row: row["question"] + row["sentence"], salt="qnli"):
-        yield _pair("qnli", f"qnli {row['idx']}", row["question"], row["sentence"])
+def _pairs(sources: Sources, name: str, first: str, second: str) -> Iterator[Row]:
+    count, _ = SHARES[name]
+    rows = [row for row in sources.rows(f"{name}/train_partial") if row[first].strip() and row[second].strip()]
+    for row in chosen(rows, count, key=lambda row: row[first] + row[second], salt=name):
+        yield _pair(name, f"{name} {row['idx']}", row[first], row[second])
 
 
 def _imdb(sources: Sources) -> Iterator[Row]:
@@ -194,6 +213,20 @@ def _imdb(sources: Sources) -> Iterator[Row]:
         others = [i for i in search.top(query, documents) if i != right]
         for index in sorted([right, *others[: documents - 1]]):
             yield _pair("imdb", f"imdb {right}", query, some[index][1])
+
+
+def _words(sources: Sources) -> Iterator[Row]:
+    """Two to five words of a paragraph, as people type them into a search box."""
+    count, documents = SHARES["words"]
+    texts = [text for row in _hotpotqa(sources)[TEST_QUERIES:] for text in _paragraphs(row)]
+    texts += [one["context"].strip() for domain in TRAINED for one in _paragraphs_of(sources, domain)]
+    some = chosen(list(dict.fromkeys(texts)), 4 * count, key=str, salt="words")
+    search = BM25(some)
+    for right, text in enumerate(some[:count]):
+        known = list(dict.fromkeys(word for word in words_of(text) if len(word) > 3))
+        query = " ".join(chosen(known, 2 + int(4 * share_of(text, salt="how many")), key=str, salt=text))
+        for index in search.top(query, documents) if query else ():
+            yield _pair("words", f"words {right}", query, _perhaps_long(some, index))
 
 
 def _perhaps_long(texts: list[str], index: int) -> str:

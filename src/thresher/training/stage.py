@@ -48,12 +48,14 @@ class LoopSettings:
     max_steps: int | None
     bf16: bool
     seed: int
+    dropout: bool
     record: bool = False  # steps as CUDA graphs
 
     @classmethod
-    def of(cls, config: TrainConfig, *, bf16: bool) -> "LoopSettings":
-        own = {item.name: getattr(config, item.name) for item in fields(cls) if item.name != "bf16"}
-        return cls(**own, bf16=bf16)
+    def of(cls, config: TrainConfig, *, bf16: bool, labelled: bool) -> "LoopSettings":
+        known = {"bf16": bf16, "dropout": labelled if config.dropout is None else config.dropout}
+        own = {item.name: getattr(config, item.name) for item in fields(cls) if item.name not in known}
+        return cls(**own, **known)
 
 
 def total_steps(rows: int, epochs: float, settings: LoopSettings) -> int:
@@ -87,7 +89,7 @@ def run_stage(
     if start >= steps:
         return
     world, rank, device = accelerator.num_processes, accelerator.process_index, accelerator.device
-    wrapped = accelerator.prepare_model(model.train())
+    wrapped = accelerator.prepare_model(model.train(settings.dropout))
     step_now = Step(
         plan.loss, wrapped, optimizer, accelerator, clip=settings.clip, bf16=settings.bf16, passed_over=passed_over
     )
@@ -116,7 +118,7 @@ def run_stage(
         flops, kept = (rest[0], rest[1:]) if rest else (None, [])
         plan.after_step(step, flops, kept)
         metric = on_checkpoint(step + 1) if step + 1 in checkpoints else None
-        model.train()
+        model.train(settings.dropout)
         progress.step(loss=loss, flops=flops, metric=metric)
         after_step(step + 1)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):

@@ -393,7 +393,7 @@ class Trainer:
         return self._steps(self.config.hard_epochs, *([] if self.method.learns else [self.config.soft_epochs]))
 
     def _loop_settings(self) -> LoopSettings:
-        return LoopSettings.of(self.config, bf16=self.precision == "bf16")
+        return LoopSettings.of(self.config, bf16=self.precision == "bf16", labelled=self.labelled)
 
     def _say(self, text: str) -> None:
         self.progress.note(text)
