@@ -15,7 +15,7 @@ from thresher.engine.executor import Executor, Output
 from thresher.engine.forks import OneAtATime, check_stream
 from thresher.engine.predictions import Outputs
 from thresher.engine.texts import EncodedText, encode_texts
-from thresher.models.folder import first_line
+from thresher.text import first_line
 
 Item = str | tuple[str, str]
 

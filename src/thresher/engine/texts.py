@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from thresher.errors import is_failure
-from thresher.models.folder import first_line
-from thresher.text import FAR, beginning, half_character, is_blank, reads_word_by_word
+from thresher.text import FAR, beginning, first_line, half_character, is_blank, reads_word_by_word
 
 
 @dataclass(frozen=True)
