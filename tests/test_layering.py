@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "models": {"core"},
     "engine": {"core", "models", "tokenizing"},
-    "integrations": {"core", "models", "engine"},
+    "integrations": {"core", "models", "engine", "tokenizing"},
     "tasks": {"core", "tokenizing"},
     "training": {"core", "models", "tasks"},
     "baselines": {"core", "models", "training"},

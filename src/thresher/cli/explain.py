@@ -42,7 +42,7 @@ def explain(
     from thresher.records import write_text
     from thresher.text import is_blank
 
-    if is_blank(text) or (pair is not None and is_blank(pair)):
+    if is_blank(text) or (pair is not None and is_blank(pair)):  # before the run is loaded
         raise DataError("the text is empty; give at least one word")
     quiet_libraries()
     checkpoint = load(run)
