@@ -37,6 +37,11 @@ def check_sizes(sizes: Any) -> list[tuple[int, int]]:
     return counted
 
 
+def check_threads(threads: Any) -> int | None:
+    """How many threads compute, or None for as many as there are."""
+    return None if threads is None else _whole("threads", threads, low=1, unit="threads")
+
+
 def check_workers(workers: Any) -> int | None:
     """How many processes tokenize, 0 for none, or None for as many as pay."""
     return None if workers is None else _whole("workers", workers, low=0, unit="processes")

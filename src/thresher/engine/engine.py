@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from thresher.core.heads import Head
 from thresher.engine.answers import Answers
@@ -16,6 +17,7 @@ from thresher.engine.checks import (
     check_max_tokens,
     check_prompt,
     check_sizes,
+    check_threads,
     check_top_k,
     check_window,
 )
@@ -88,6 +90,7 @@ class Engine:
         mode: str = "auto",
         dial: float = 1.0,
         max_length: int | None = None,
+        threads: int | None = None,
         workers: int | None = None,
     ) -> "Engine":
         """From a folder written by thresher, or any Hugging Face or sentence-transformers folder with a head we know.
@@ -97,7 +100,8 @@ class Engine:
         come) or int8-static (for a folder made by `thresher quantize`). mode, on a GPU: auto, sync (library products on
         the live tokens) or graph (CUDA graphs). `dial` scales the thresholds: 0 is dense, 1 as trained, more is faster;
         layers that leave only protected tokens do so at any dial above 0. `max_length` in tokens: as in training if not
-        given, or else what the model can take. `workers`: how many processes tokenize; 0: threads of this one; if not
+        given, or else what the model can take. `threads`: with how many torch computes on the CPU, in this whole
+        process; if not given, as many as it has. `workers`: how many processes tokenize; 0: threads of this one; if not
         given, as many as pay, which describe() says.
         """
         if is_run(path):
@@ -107,6 +111,7 @@ class Engine:
         else:
             scales, pairs = [], None
             model, tokenizer = load_dense(path, whole=True)
+        set_threads(threads)
         choice = choose(backend, dtype, device=device, mode=mode, scales=scales)
         return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length, pairs=pairs, workers=workers)
 
@@ -122,12 +127,14 @@ class Engine:
         dial: float = 1.0,
         max_length: int | None = None,
         scales: Sequence[LayerScales] = (),
+        threads: int | None = None,
         workers: int | None = None,
     ) -> "Engine":
         """From a model in memory, with gates or without; `scales` come from `find_scales`.
 
         The rest is as for `load`; gates know the length in training once they were trained or loaded.
         """
+        set_threads(threads)
         choice = choose(backend, dtype, device=device, mode=mode, scales=scales)
         # A tokenizer keeps its truncation and padding as state: neither another engine nor the caller may change that
         # in the middle of a call, and a lock would not stop the caller. `load` has one of its own anyway.
@@ -158,6 +165,7 @@ class Engine:
     def describe(self) -> dict[str, Any]:
         """Backend, arithmetic and why they were chosen, thresholds, sizes; on a GPU also the mode and its reason."""
         about = {"head": self.head.means, "max_length": self.max_length, "why": self.why}
+        about |= {"threads": torch.get_num_threads()} if self.executor.device == "cpu" else {}
         return {**self.executor.describe(), **about, **self._stream.tokenizing.describe()}
 
     def classify(self, items: Sequence[Item], *, progress: bool = False) -> list[Prediction]:
@@ -287,6 +295,13 @@ class Engine:
 
     def _other(self, asked: str, instead: str) -> ModelError:
         return ModelError(f"the model's head gives {self.head.means}, which {asked} does not serve; use {instead}")
+
+
+def set_threads(threads: int | None) -> None:
+    """How many threads torch computes with in this process, where that is said."""
+    threads = check_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
 
 
 def _count(items: Iterable[Item]) -> int | None:
