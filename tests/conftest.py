@@ -1,5 +1,4 @@
-"""What every test needs: no network, no progress bars, few threads, nothing written into the user's home, and GPU tests
-only where there is a GPU."""
+"""What every test needs: no network, no progress bars, few threads, and GPU tests only where there is a GPU."""
 
 import ctypes
 import os
@@ -45,17 +44,6 @@ def device_chosen_anew(request: pytest.FixtureRequest) -> Iterator[None]:
         from accelerate.state import AcceleratorState
 
         AcceleratorState._reset_state(reset_partial_state=True)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The engine's timed probe is remembered in the user's cache; tests, and the processes they start, have their own.
-
-    Session wide, so that the probe runs once and not in every test that loads an engine.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("THRESHER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

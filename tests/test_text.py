@@ -9,7 +9,20 @@ from thresher.text import half_character, is_blank, visible
 
 @pytest.mark.parametrize(
     "text",
-    ["", " \t\n", "\x00", "\u200b", "\ufeff", "\xad", "\ufffd", "\u00a0", "\x1b", " \ufffd\u200b\x00 "],
+    [
+        "",
+        " \t\n",
+        "\x00",
+        "\u200b",
+        "\ufeff",
+        "\xad",
+        "\ufffd",
+        "\u00a0",
+        "\x1b",
+        " \ufffd\u200b\x00 ",
+        "\ufe0f",
+        "\u3164",
+    ],
 )
 def test_nothing_to_read(text: str) -> None:
     assert is_blank(text)

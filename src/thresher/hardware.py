@@ -11,6 +11,7 @@ CPU_FEATURES = {
     "avx512": "avx512f",
     "avx512_bf16": "avx512_bf16",
     "avx512_vnni": "avx512_vnni",
+    "avx_vnni": "avx_vnni",
     "amx_bf16": "amx_bf16",
     "amx_int8": "amx_int8",
 }
@@ -23,7 +24,9 @@ def cpu_flags() -> frozenset[str]:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return frozenset()
-    return frozenset(next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), []))
+    # x86 has "flags", ARM "Features".
+    named = (line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features")) and ":" in line)
+    return frozenset(next(named, []))
 
 
 def cpu_name() -> str:

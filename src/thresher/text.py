@@ -6,7 +6,12 @@ from itertools import islice
 from typing import Any
 
 NOTHING_TO_READ = ("Cc", "Cf", "Zl", "Zp", "Zs")  # control and format characters, separators
-REPLACEMENT = "\ufffd"  # what decoders put where they could not read
+# What decoders put where they could not read, and marks that Unicode draws as nothing although it calls them letters,
+# marks or symbols: joiners, fillers, variation selectors, the empty braille pattern.
+INVISIBLE = re.compile(
+    "[\ufffd\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_PLAIN = re.compile("[!-~]")  # nearly every text begins with one of these
 
 # What a terminal obeys instead of showing it: control characters (ESC begins colours, titles and worse, and \x9b is one
 # character for ESC [), marks that turn the direction of what follows, and halves of characters, which no file takes.
@@ -15,16 +20,26 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u206
 
 def is_blank(text: str) -> bool:
     """Whether there is nothing to read: only spaces, control characters, zero-width marks and replaced characters."""
-    return all(mark == REPLACEMENT or unicodedata.category(mark) in NOTHING_TO_READ for mark in text)
+    if _PLAIN.match(text):
+        return False
+    return all(unicodedata.category(mark) in NOTHING_TO_READ or INVISIBLE.match(mark) is not None for mark in text)
 
 
 def half_character(text: str) -> str | None:
     """The first lone surrogate, half of a cut emoji, which no tokenizer can encode; None if the text is sound."""
+    if text.isascii():
+        return None
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         return f"\\u{ord(text[error.start]):04x}"
     return None
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without the rest of it; its kind where it says nothing."""
+    said = str(error).strip()
+    return said.splitlines()[0] if said else type(error).__name__
 
 
 def visible(text: str) -> str:

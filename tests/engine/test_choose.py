@@ -1,12 +1,18 @@
 """What is chosen on which machine, and every refusal."""
 
+import random
+import time
 from typing import Any
 
 import pytest
 import torch
 
+from tests.cli.tiny import tokenizer as tiny_tokenizer
+from tests.models.families import tiny_model
+from thresher.engine import arithmetic
 from thresher.engine import choose as module
 from thresher.engine.choose import Choice, choose, choose_dtype, gpu_problem
+from thresher.engine.engine import Engine
 from thresher.engine.weights import LayerScales
 from thresher.errors import ConfigError, ModelError
 
@@ -23,8 +29,10 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, **milliseconds: float) -> None:
-    monkeypatch.setattr(module, "probe", lambda: milliseconds)
+def machine(monkeypatch: pytest.MonkeyPatch, *sets: str) -> None:
+    """With these instruction sets."""
+    monkeypatch.setattr(arithmetic, "features", lambda: dict.fromkeys(sets, True))
+    monkeypatch.setattr(arithmetic, "int8_works", lambda: True)
 
 
 def gpu(monkeypatch: pytest.MonkeyPatch, *, capability: tuple[int, int] = (9, 0), triton: bool = True) -> None:
@@ -34,26 +42,90 @@ def gpu(monkeypatch: pytest.MonkeyPatch, *, capability: tuple[int, int] = (9, 0)
     monkeypatch.setattr(module, "find_spec", lambda name: object() if triton else None)
 
 
+BOTH = ("avx2", "avx512", "avx512_bf16", "avx512_vnni")
+
+
 @pytest.mark.parametrize(
-    ("times", "quantized", "dtype", "why"),
+    ("sets", "quantized", "dtype", "why"),
     [
-        ({"fp32": 3.0, "bf16": 1.0, "int8": 0.5}, False, "bf16", "the faster of fp32 and bf16 in a timed probe"),
-        ({"fp32": 1.0, "bf16": 9.0, "int8": 0.5}, False, "fp32", "(fp32 1.00 ms, bf16 9.00 ms, int8 0.50 ms)"),
-        ({"fp32": 3.0, "bf16": 1.0, "int8": 0.5}, True, "int8-static", "quantized, and int8 is the fastest"),
-        ({"fp32": 3.0, "bf16": 1.0, "int8": 2.0}, True, "bf16", "quantized, but int8 is not faster here"),
-        ({"fp32": 1.0, "bf16": 2.0}, True, "fp32", "quantized, but int8 is not faster here"),
+        (BOTH, False, "bf16", "measured with AVX512_BF16 and AVX512_VNNI: fp32 13.2 ms, bf16 6.6 ms"),
+        (
+            BOTH,
+            True,
+            "int8-static",
+            "the run is quantized, and by the processor's instruction sets int8 is the fastest",
+        ),
+        ((*BOTH, "amx_bf16", "amx_int8"), False, "bf16", "measured with AVX512_BF16"),
+        (("amx_bf16", "amx_int8"), True, "int8-static", "AMX computes bf16 and int8 in hardware"),
+        (("avx2", "avx512", "avx512_bf16"), True, "bf16", "quantized, but int8 is not known to be faster here"),
+        (("avx2", "avx512", "avx512_vnni"), False, "fp32", "no bf16 in hardware"),
+        (("avx2", "avx512", "avx512_vnni"), True, "int8-static", "int8 by AVX512_VNNI"),
+        (("avx2", "avx_vnni"), True, "int8-static", "int8 by AVX_VNNI"),
+        (("avx2",), False, "fp32", "neither bf16 nor int8 in hardware that was measured"),
+        (("avx2",), True, "fp32", "quantized, but int8 is not known to be faster here"),
+        ((), False, "fp32", "neither bf16 nor int8"),
     ],
 )
-def test_the_fastest_is_chosen_and_int8_only_for_a_quantized_run(
-    monkeypatch: pytest.MonkeyPatch, times: dict[str, float], quantized: bool, dtype: str, why: str
+def test_instruction_sets_decide_and_int8_is_for_a_quantized_run(
+    monkeypatch: pytest.MonkeyPatch, sets: tuple[str, ...], quantized: bool, dtype: str, why: str
 ) -> None:
-    machine(monkeypatch, **times)
+    machine(monkeypatch, *sets)
     best, because = choose_dtype(quantized=quantized)
     assert best == dtype
     assert why in because
     for device, reason in (("cpu", because), ("auto", f"{because}; {NO_GPU}")):
         found = choose(device=device, scales=SCALES if quantized else [])
         assert (found.backend, found.dtype, found.why) == ("cpu", dtype, reason)
+
+
+def test_int8_that_does_not_work_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, *BOTH)
+    monkeypatch.setattr(arithmetic, "int8_works", lambda: False)
+    assert choose_dtype(quantized=True)[0] == "bf16"
+
+
+def test_twenty_loads_on_a_busy_machine_choose_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No clock decides: here every look at one gives any time at all, and a measurement would be an error."""
+    noise = random.Random(0)
+    for name in ("perf_counter", "thread_time", "monotonic", "process_time"):
+        monkeypatch.setattr(time, name, lambda: noise.uniform(0, 1e6))
+
+    def refuse(*given: object) -> None:
+        raise AssertionError("the machine was measured")
+
+    monkeypatch.setattr("thresher.engine.probe._milliseconds", refuse)
+    model, loaded = tiny_model("bert"), set()
+    for _ in range(20):
+        about = Engine.from_model(model, tiny_tokenizer(), device="cpu").describe()
+        loaded.add((about["dtype"], about["why"], about["threads"]))
+    assert len(loaded) == 1
+
+
+def test_threads_are_pinned_and_said() -> None:
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            engine = Engine.from_model(
+                tiny_model("bert"), tiny_tokenizer(), device="cpu", dtype="fp32", threads=threads
+            )
+            assert engine.describe()["threads"] == torch.get_num_threads() == threads
+        with pytest.raises(ConfigError, match="threads = 0 is below 1"):
+            Engine.from_model(tiny_model("bert"), tiny_tokenizer(), device="cpu", threads=0)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen", "says"),
+    [
+        ({"fp32": 2.0, "bf16": 1.0, "int8": 0.5}, "fp32", "bf16 took 1.00 ms here and fp32 2.00 ms"),
+        ({"fp32": 1.0, "bf16": 1.1}, "bf16", None),
+        ({"fp32": 1.0, "bf16": 9.0}, "int8-static", None),
+    ],
+)
+def test_a_measurement_advises(times: dict[str, float], chosen: str, says: str | None) -> None:
+    found = arithmetic.advice(times, chosen)
+    assert (found is None) == (says is None) and (says or "") in (found or "")
 
 
 def test_what_is_asked_for_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +187,7 @@ def test_a_gpu_is_used_where_there_is_one(
 
 def test_the_cpu_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for by device, by backend, or by an arithmetic that only the CPU has."""
-    machine(monkeypatch, fp32=1.0, bf16=2.0)
+    machine(monkeypatch, "avx2")
     gpu(monkeypatch)
     assert "GPU" not in choose(device="cpu").why
     for options in ({"device": "cpu"}, {"backend": "cpu"}, {"backend": "reference"}):
@@ -137,7 +209,7 @@ def test_a_gpu_that_the_kernels_cannot_use(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], problem: str
 ) -> None:
     """Left to choose, the CPU, and the reason is said; asked for, an error."""
-    machine(monkeypatch, fp32=1.0, bf16=2.0)
+    machine(monkeypatch, "avx2")
     gpu(monkeypatch, **settings)
     for options in ({}, {"dtype": "fp32"}):
         found = choose(**options)

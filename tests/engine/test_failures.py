@@ -1,6 +1,5 @@
 """What fails for one text, or for one batch, harms no other; far too long texts and impossible paths cost nothing."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,12 +7,10 @@ from tokenizers import Regex, pre_tokenizers
 
 from tests.cli.tiny import tokenizer as tiny_tokenizer
 from tests.models.families import tiny_model
-from tests.tasks.test_long_texts import CORPUS
-from tests.tasks.test_long_texts import tokenizer as trained_tokenizer
-from thresher.engine import texts as module
 from thresher.engine.engine import Engine
 from thresher.engine.executor import Output
 from thresher.errors import ModelError
+from thresher.tokenizing.tokens import Tokens
 
 TEXTS = ["good film", "bad bad film", "film", "good bad good film film", "a b c d e f g"] * 3
 
@@ -31,10 +28,13 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def pack(self, ids: Sequence[Sequence[int]], types: Any = None) -> Any:
-        return [len(one) for one in ids], self.inner.pack(ids, types)
+    def pack(self, tokens: Tokens) -> Any:
+        return tokens.lengths.tolist(), self.inner.pack(tokens)
 
-    def run(self, packed: Any) -> Output:
+    def launch(self, packed: Any) -> Any:
+        return packed
+
+    def finish(self, packed: Any) -> Output:
         lengths, inner = packed
         self.calls += 1
         if self.fails(lengths):
@@ -113,27 +113,31 @@ def test_a_panic_of_the_tokenizer_harms_only_its_text() -> None:
     assert good.label and other.label and "the tokenizer cannot read the text" in str(bad.error)
 
 
-def test_little_is_read_of_a_text_far_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths: list[int] = []
-    real = module._call
+def test_a_device_that_is_gone_is_one_error_and_no_texts_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some failures of a GPU every later call fails, too: an error for each text would look like bad texts."""
+    engine, executor = failing_engine(lambda lengths: executor.calls > 1, RuntimeError("CUDA error: illegal address"))
 
-    def call(given: Any, items: Any, *rest: Any) -> Any:
-        lengths.extend(len(item) for item in items)
-        return real(given, items, *rest)
+    def gone() -> None:
+        raise ModelError("the GPU failed and answers nothing any more in this process: CUDA error: illegal address")
 
-    tokenizer, text = trained_tokenizer("uncased"), " ".join(CORPUS * 5000)
-    (whole,) = real(tokenizer, [text], 6, "longest_first")
-    monkeypatch.setattr(module, "_call", call)
-    (found,) = module.encode_texts(tokenizer, [text], 6)
-    assert found.input_ids == whole.input_ids and found.truncated and max(lengths) < 1000
+    monkeypatch.setattr(executor, "check_alive", gone, raising=False)
+    stream, found = engine.predict(["film"] * 6, window=2), []
+    with pytest.raises(ModelError, match="answers nothing any more"):
+        for item in stream:
+            found.append(item)
+    assert [item.error for item in found] == [None, None] and executor.calls == 2
 
 
-def test_a_beginning_with_too_few_tokens_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer, text = trained_tokenizer("uncased"), "a good film " * 100
-    expected = module.encode_texts(tokenizer, [text, "film"], 1000)
-    monkeypatch.setattr(module, "FAR", 0)
-    monkeypatch.setattr(module, "beginning", lambda text, tokens: text[:3])
-    assert module.encode_texts(tokenizer, [text, "film"], 1000) == expected
+INVISIBLE = ("\x00", "\u200b", "\ufeff", "\xad", "\ufffd", "\u3164", " \ufe0f\t")
+
+
+@pytest.mark.parametrize("text", INVISIBLE)
+def test_what_nobody_can_see_is_an_error_wherever_it_comes_in(text: str) -> None:
+    engine = make_engine()
+    says = "the text is empty; give at least one word"
+    assert [item.error for item in engine.classify([text, "film", ("film", text)])] == [says, None, says]
+    assert engine.predict_arrays([text]).errors.tolist() == [says]
+    assert next(engine.predict(iter([text]), window=1)).error == says
 
 
 @pytest.mark.parametrize(

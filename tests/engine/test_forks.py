@@ -54,7 +54,7 @@ SCENES = {
         assert answers(engine) == expected and torch.get_num_threads() == 2
         """,
     "a thread that tokenizes at the fork keeps nobody out of the child": """
-        engine._stream._tokenizing.__enter__()
+        engine._stream.tokenizing._tokenizing.__enter__()
         assert exit_code_of(lambda: answers(engine)) == 0
         """,
     "a stream that was begun before the fork says so": """

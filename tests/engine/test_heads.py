@@ -266,7 +266,7 @@ def test_a_long_document_gives_way_and_the_query_stays() -> None:
     query, document = "two hours of fog", "the river " * 500
     (found,) = engine.classify([(query, document)])
     assert found.truncated and found.tokens == engine.max_length
-    ids = engine._stream._prepare([(query, document)], 4096)[0][0].input_ids
+    ids = engine._stream.tokens([(query, document)]).ids.tolist()
     own = engine.tokenizer(query)["input_ids"]
     assert ids[: len(own)] == own
 

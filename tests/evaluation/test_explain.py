@@ -172,9 +172,10 @@ def test_mode_and_training_flag_are_left_as_found_on_an_error() -> None:
     assert gates_of(model).mode == "soft" and all(module.training for module in model.modules())
 
 
-def test_an_empty_text_is_its_special_tokens() -> None:
-    found = explain(gated_model(thresholds=SOME), tiny_tokenizer(), "")
-    assert found.tokens == ["[CLS]", "[SEP]"] and found.dropped_at[0] is None
+@pytest.mark.parametrize("text", ["", " ", "\u200b\ufffd"])
+def test_a_text_that_nobody_can_see_is_refused(text: str) -> None:
+    with pytest.raises(DataError, match="the text is empty; give at least one word"):
+        explain(gated_model(thresholds=SOME), tiny_tokenizer(), text)
 
 
 def test_refusals() -> None:

@@ -29,9 +29,9 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     stock = PackedExecutor.pack
 
-    def pack(self: Any, input_ids: Any, token_types: Any = None) -> Any:
-        seen.append(sum(map(len, input_ids)))
-        return stock(self, input_ids, token_types)
+    def pack(self: Any, tokens: Any) -> Any:
+        seen.append(tokens.total)
+        return stock(self, tokens)
 
     monkeypatch.setattr(PackedExecutor, "pack", pack)
     return seen

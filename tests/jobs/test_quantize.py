@@ -87,13 +87,15 @@ def test_the_engine_takes_int8_for_a_quantized_run_where_it_is_fastest(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made(run, tmp_path / "out")
-    monkeypatch.setattr("thresher.engine.choose.probe", lambda: {"fp32": 3.0, "bf16": 2.0, "int8": 1.0})
+    sets = {"avx512_bf16": True, "avx512_vnni": True}
+    monkeypatch.setattr("thresher.engine.arithmetic.features", lambda: sets)
+    monkeypatch.setattr("thresher.engine.arithmetic.int8_works", lambda: True)
     assert Engine.load(tmp_path / "out", device="cpu").describe()["dtype"] == "int8-static"
     assert Engine.load(run, device="cpu").describe()["dtype"] == "bf16"
-    monkeypatch.setattr("thresher.engine.choose.probe", lambda: {"fp32": 3.0, "bf16": 0.5, "int8": 1.0})
+    monkeypatch.setattr("thresher.engine.arithmetic.features", lambda: {"avx512_bf16": True})
     engine = Engine.load(tmp_path / "out", device="cpu")
     assert engine.describe()["dtype"] == "bf16"
-    assert "quantized, but int8 is not faster here" in engine.describe()["why"]
+    assert "quantized, but int8 is not known to be faster here" in engine.describe()["why"]
 
 
 def test_failure_leaves_what_was_there(run: Path, tmp_path: Path) -> None:

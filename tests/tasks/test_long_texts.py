@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thresher.tasks import encode as module
 from thresher.tasks.encode import encode
 from thresher.tasks.task import Example
 from thresher.text import beginning, reads_word_by_word
+from thresher.tokenizing import read as module
+from thresher.tokenizing.fast import FastTokenizer
 
 CORPUS = ["a good film isn't bad", "the plot, the cast; and 漢字 12 times", "schön naïve CAFÉ [MASK] don't"]
 LIMIT = 6
@@ -80,13 +81,13 @@ def test_tokens_are_the_same(kind: str, parts: list[tuple[str, str]]) -> None:
 
 def test_little_is_read_of_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
-    real = module._call
+    real = FastTokenizer.encode
 
-    def call(given: Any, examples: Any, *rest: Any) -> Any:
-        lengths.extend(len(example.text) for example in examples)
-        return real(given, examples, *rest)
+    def call(given: Any, items: Any, **options: Any) -> Any:
+        lengths.extend(map(len, items))
+        return real(given, items, **options)
 
-    monkeypatch.setattr(module, "_call", call)
+    monkeypatch.setattr(FastTokenizer, "encode", call)
     ids, truncated = encoded("uncased", "a good film " * 100_000, far=50)
     assert len(ids) == LIMIT and truncated == 1 and max(lengths) < 100
 
@@ -101,7 +102,10 @@ def test_pairs_and_other_tokenizers_are_read_whole() -> None:
     from tokenizers import AddedToken, pre_tokenizers
 
     assert all(reads_word_by_word(tokenizer(kind)) for kind in ("cased", "uncased", "bytes"))
-    assert module._cut(tokenizer("cased"), pair := Example("a " * 1000, "b " * 1000, 0), 4) is pair
+    pairs = [Example("a " * 1000, "b " * 1000, 0)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "beginning", lambda text, tokens: "")
+        assert encode(tokenizer("cased"), pairs, max_length=8, positions=None).lengths == [8]
     assert not reads_word_by_word(lambda texts: texts)
     for change in ("left", "added", "metaspace"):
         tokenizer.cache_clear()

@@ -1,8 +1,6 @@
 """thresher doctor: what this machine and installation can do."""
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from thresher.cli.options import AsJson
 
@@ -19,7 +17,6 @@ EXTRAS = {
 
 
 def doctor(
-    fresh: Annotated[bool, typer.Option("--fresh", help="time the arithmetics anew, whatever is remembered")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print versions, hardware features, whether a GPU can be used, and what thresher would choose here, and why.
@@ -37,7 +34,7 @@ def doctor(
         "versions": records.versions(),
         **hardware.summary(),
         "gpu": _gpu(),
-        **_engine(fresh=fresh),
+        **_engine(),
         "model_families": supported_types(),
         "packages": _optional_packages(),
     }
@@ -54,12 +51,13 @@ def doctor(
     table.add_row("CUDA", _gpu_line(found["cuda"], found["gpu"]))
     table.add_row("device chosen", f"{found['device']}: {found['device_reason']}")
     table.add_row("training precision", f"{found['precision']}: {found['precision_reason']}")
-    times = ", ".join(f"{name} {ms:.2f} ms" for name, ms in found["probe"]["milliseconds"].items())
-    table.add_row("probe of products", f"{times} (threads: {found['probe']['threads']})")
-    table.add_row("remembered in", escape(found["probe"]["cache"] or "nothing: its folder cannot be written"))
     for name, run in (("engine", found["engine"]), ("engine, quantized run", found["engine_quantized"])):
-        why = run["why"].replace(f" ({times})", "")  # they stand two rows above
-        table.add_row(name, f"{run['device']}, {run['dtype']}: {why}")
+        table.add_row(name, f"{run['device']}, {run['dtype']}: {run['why']}")
+    times = ", ".join(f"{name} {ms:.2f} ms" for name, ms in found["probe"]["milliseconds"].items())
+    sure = "" if found["probe"]["certain"] else "; too busy to be sure, so in one thread"
+    table.add_row("measured products", f"{times} (threads: {found['probe']['threads']}{sure}); they decide nothing")
+    if found["probe"]["advice"]:
+        table.add_row("advice", found["probe"]["advice"])
     table.add_row("model families", ", ".join(found["model_families"]))
     table.add_row("optional parts", escape("\n".join(f"{name}, {state}" for name, state in found["packages"].items())))
     console(as_json).print(table)
@@ -88,27 +86,29 @@ def _gpu_line(names: list[str], gpu: dict[str, Any]) -> str:
     return f"{about}: the engine {'cannot use it, ' + gpu['problem'] if gpu['problem'] else 'can use it'}"
 
 
-def _engine(*, fresh: bool) -> dict[str, Any]:
-    """The timed probe, and what the engine would choose by it and by the GPU."""
+def _engine() -> dict[str, Any]:
+    """What the engine would choose by the GPU and the processor's instruction sets, and what a measurement says."""
     import torch
 
+    from thresher.engine.arithmetic import advice
     from thresher.engine.choose import choose_dtype, choose_place
-    from thresher.engine.probe import cache_file, probe
+    from thresher.engine.probe import measure
 
-    times, file = probe(cached=not fresh), cache_file()
     device, found = choose_place()
 
     def choice(*, quantized: bool) -> dict[str, str]:
-        dtype, why = choose_dtype(device, quantized=quantized, times=times)
+        dtype, why = choose_dtype(device, quantized=quantized)
         return {"device": device, "dtype": dtype, "why": f"{why}; {found}"}
 
+    chosen, (times, certain) = choice(quantized=False), measure()
     return {
         "probe": {
             "milliseconds": times,
             "threads": torch.get_num_threads(),
-            "cache": str(file) if file.is_file() else None,
+            "certain": certain,
+            "advice": advice(times, chosen["dtype"]),
         },
-        "engine": choice(quantized=False),
+        "engine": chosen,
         "engine_quantized": choice(quantized=True),
     }
 

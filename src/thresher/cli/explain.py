@@ -40,8 +40,9 @@ def explain(
     from thresher.models.heads import head_of
     from thresher.models.pairs import check_pairs
     from thresher.records import write_text
+    from thresher.text import is_blank
 
-    if not text.strip() or (pair is not None and not pair.strip()):
+    if is_blank(text) or (pair is not None and is_blank(pair)):  # before the run is loaded
         raise DataError("the text is empty; give at least one word")
     quiet_libraries()
     checkpoint = load(run)

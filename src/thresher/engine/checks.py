@@ -25,6 +25,28 @@ def check_max_length(max_length: Any) -> int | None:
     return None if max_length is None else _whole("max_length", max_length, low=SHORTEST, unit="tokens")
 
 
+def check_sizes(sizes: Any) -> list[tuple[int, int]]:
+    """Batches to prepare for: (texts, tokens of each)."""
+    try:
+        pairs = [tuple(size) for size in sizes]
+    except TypeError:
+        pairs = [()]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ConfigError(f"sizes = {shown(sizes)} are not pairs; give (texts, tokens of each) for every batch")
+    counted = [(_whole("sizes", a, low=1, unit="texts"), _whole("sizes", b, low=1, unit="tokens")) for a, b in pairs]
+    return counted
+
+
+def check_threads(threads: Any) -> int | None:
+    """How many threads compute, or None for as many as there are."""
+    return None if threads is None else _whole("threads", threads, low=1, unit="threads")
+
+
+def check_workers(workers: Any) -> int | None:
+    """How many processes tokenize, 0 for none, or None for as many as pay."""
+    return None if workers is None else _whole("workers", workers, low=0, unit="processes")
+
+
 def check_top_k(top_k: Any) -> int | None:
     """How many documents a ranking has, or None for all."""
     return None if top_k is None else _whole("top_k", top_k, low=1, unit="documents")

@@ -1,25 +1,24 @@
 """Which device, backend and arithmetic to use here, and why. Nothing falls back in silence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
 
 from thresher.core.plan import PruningPlan
+from thresher.engine.arithmetic import STATIC, cpu_dtype
 from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.linear import LINEARS, check_int8
 from thresher.engine.backends.reference import DTYPES, Reference
 from thresher.engine.checks import check_dtype_name
 from thresher.engine.executor import Executor
 from thresher.engine.packed import PackedExecutor
-from thresher.engine.probe import probe
 from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ConfigError, ModelError
 
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("auto", "cpu", "cuda", "reference")
-STATIC = "int8-static"
 
 
 @dataclass(frozen=True)
@@ -88,24 +87,15 @@ def choose_place(dtype: str = "auto") -> tuple[str, str]:
     return ("cpu", problem) if problem else ("cuda", f"on the GPU found here ({torch.cuda.get_device_name()})")
 
 
-def choose_dtype(
-    device: str = "cpu", *, quantized: bool = False, times: Mapping[str, float] | None = None
-) -> tuple[str, str]:
-    """The fastest arithmetic that does not change a model's quality unseen: int8 only where it was measured.
+def choose_dtype(device: str = "cpu", *, quantized: bool = False) -> tuple[str, str]:
+    """The fastest arithmetic that does not change a model's quality unseen, and why: int8 only where that was measured.
 
-    `times` are those of a probe that was made already."""
+    It depends on the machine's instruction sets alone, and never on how busy it is.
+    """
     if device == "cuda":
         why = "half precision with float32 scores and sums"
         return "fp16", f"{why}; the int8 scales of a quantized run are for the CPU" if quantized else why
-    times = probe() if times is None else times
-    measured = ", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())
-    best = min(("fp32", "bf16"), key=lambda name: times[name])
-    why = f"the faster of fp32 and bf16 in a timed probe ({measured})"
-    if not quantized:
-        return best, why
-    if times.get("int8", float("inf")) < times[best]:
-        return STATIC, f"the run is quantized, and int8 is the fastest in a timed probe ({measured})"
-    return best, f"the run is quantized, but int8 is not faster here: {why}"
+    return cpu_dtype(quantized=quantized)
 
 
 def gpu_problem() -> str:

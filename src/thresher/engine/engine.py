@@ -1,30 +1,35 @@
 """The engine that users hold: texts in, answers out, in packed batches that really drop tokens."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from thresher.core.heads import Head
+from thresher.engine.answers import Answers
 from thresher.engine.checks import (
     check_items,
     check_max_length,
     check_max_tokens,
     check_prompt,
+    check_sizes,
+    check_threads,
     check_top_k,
     check_window,
 )
 from thresher.engine.choose import Choice, choose
-from thresher.engine.executor import Executor
+from thresher.engine.executor import Executor, made_up_texts
 from thresher.engine.forks import check_process, expect_forks
-from thresher.engine.predictions import Outputs, Prediction, Ranked, answers, sigmoid
+from thresher.engine.predictions import Outputs, Prediction, Ranked, sigmoid
 from thresher.engine.scales import read_scales
-from thresher.engine.stream import Computed, Item, TextStream
+from thresher.engine.stream import TextStream
+from thresher.engine.tokenizing import Tokenizing
 from thresher.engine.weights import LayerScales, read_weights
+from thresher.engine.windows import Item, batches_of
 from thresher.errors import ConfigError, DataError, ModelError
 from thresher.models.attach import known_of, length_in_training
 from thresher.models.checkpoint import load, load_dense
@@ -36,7 +41,7 @@ from thresher.models.plan import plan_of
 from thresher.text import is_blank
 from thresher.workplace import expanded
 
-WINDOW = 1024  # texts read at a time
+MANY_TEXTS = 8192  # from here on it pays to start processes that tokenize, where there may be some
 
 
 class Engine:
@@ -58,8 +63,10 @@ class Engine:
         head: Head | None = None,
         max_length: int | None = None,
         pairs: bool | None = None,
+        workers: int | None = None,
     ) -> None:
-        """`pairs`: whether the model is for pairs of texts, where that is known; the other kind is refused."""
+        """`pairs`: whether the model is for pairs of texts, where that is known; the other kind is refused. `workers`:
+        how many processes tokenize, as for `load`."""
         max_length = check_max_length(max_length)
         expect_forks()
         self._process = os.getpid()
@@ -67,10 +74,11 @@ class Engine:
         self.head = head or Head(means="classes" if labels else "value")
         self.max_length = min(max_length or executor.tables.positions, executor.tables.positions)
         cuts = "only_second" if self.head.means == "score" else "longest_first"
-        answer = partial(answers, self.head, self.labels)
-        self._stream = TextStream(
-            executor, tokenizer, max_length=self.max_length, cuts=cuts, pairs=pairs, answer=answer
+        device = executor.device
+        tokenizing = Tokenizing(
+            tokenizer, device=device, limit=self.max_length, cuts=cuts, pairs=pairs, workers=workers
         )
+        self._stream = TextStream(executor, tokenizing, head=self.head, names=self.labels)
 
     @staticmethod
     def load(
@@ -82,6 +90,8 @@ class Engine:
         mode: str = "auto",
         dial: float = 1.0,
         max_length: int | None = None,
+        threads: int | None = None,
+        workers: int | None = None,
     ) -> "Engine":
         """From a folder written by thresher, or any Hugging Face or sentence-transformers folder with a head we know.
 
@@ -90,7 +100,9 @@ class Engine:
         come) or int8-static (for a folder made by `thresher quantize`). mode, on a GPU: auto, sync (library products on
         the live tokens) or graph (CUDA graphs). `dial` scales the thresholds: 0 is dense, 1 as trained, more is faster;
         layers that leave only protected tokens do so at any dial above 0. `max_length` in tokens: as in training if not
-        given, or else what the model can take.
+        given, or else what the model can take. `threads`: with how many torch computes on the CPU, in this whole
+        process; if not given, as many as it has. `workers`: how many processes tokenize; 0: threads of this one; if not
+        given, as many as pay, which describe() says.
         """
         if is_run(path):
             scales = read_scales(Path(expanded(path)))
@@ -99,8 +111,9 @@ class Engine:
         else:
             scales, pairs = [], None
             model, tokenizer = load_dense(path, whole=True)
+        set_threads(threads)
         choice = choose(backend, dtype, device=device, mode=mode, scales=scales)
-        return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length, pairs=pairs)
+        return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length, pairs=pairs, workers=workers)
 
     @staticmethod
     def from_model(
@@ -114,15 +127,18 @@ class Engine:
         dial: float = 1.0,
         max_length: int | None = None,
         scales: Sequence[LayerScales] = (),
+        threads: int | None = None,
+        workers: int | None = None,
     ) -> "Engine":
         """From a model in memory, with gates or without; `scales` come from `find_scales`.
 
         The rest is as for `load`; gates know the length in training once they were trained or loaded.
         """
+        set_threads(threads)
         choice = choose(backend, dtype, device=device, mode=mode, scales=scales)
         # A tokenizer keeps its truncation and padding as state: neither another engine nor the caller may change that
         # in the middle of a call, and a lock would not stop the caller. `load` has one of its own anyway.
-        return Engine.on(choice, model, deepcopy(tokenizer), dial=dial, max_length=max_length)
+        return Engine.on(choice, model, deepcopy(tokenizer), dial=dial, max_length=max_length, workers=workers)
 
     @staticmethod
     def on(
@@ -133,6 +149,7 @@ class Engine:
         dial: float = 1.0,
         max_length: int | None = None,
         pairs: bool | None = None,
+        workers: int | None = None,
     ) -> "Engine":
         """From a model in memory, on what was chosen for it. `pairs` as in `Engine`; else by what the gates know."""
         head, names = head_of(model), model.config.id2label
@@ -143,32 +160,71 @@ class Engine:
         pairs = {"score": True, "embedding": False}.get(head.means, pairs)
         executor = choice.build(read_weights(model), plan_of(model, dial=dial))
         about: Any = {"labels": labels, "why": choice.why, "head": head, "max_length": max_length, "pairs": pairs}
-        return Engine(executor, tokenizer, **about)
+        return Engine(executor, tokenizer, **about, workers=workers)
 
     def describe(self) -> dict[str, Any]:
         """Backend, arithmetic and why they were chosen, thresholds, sizes; on a GPU also the mode and its reason."""
         about = {"head": self.head.means, "max_length": self.max_length, "why": self.why}
-        return {**self.executor.describe(), **about}
+        about |= {"threads": torch.get_num_threads()} if self.executor.device == "cpu" else {}
+        return {**self.executor.describe(), **about, **self._stream.tokenizing.describe()}
 
     def classify(self, items: Sequence[Item], *, progress: bool = False) -> list[Prediction]:
         """Predictions for texts, or for (text, pair) tuples, in their order."""
         return list(self.predict(items, progress=progress))
 
     def predict(
-        self, items: Iterable[Item], *, max_tokens: int | None = None, window: int = WINDOW, progress: bool = False
+        self,
+        items: Iterable[Item],
+        *,
+        max_tokens: int | None = None,
+        window: int | None = None,
+        read_ahead: bool = False,
+        progress: bool = False,
     ) -> Iterator[Prediction]:
         """Predictions for a stream of any length, in its order and in bounded memory.
 
-        `window` texts are read at a time, and tokenized while the window before is computed; inside a window, texts of
-        similar length share a batch of at most `max_tokens` tokens (4,096 on the CPU and 65,536 on a GPU, if not
-        given). A text that is bad, or that cannot be computed, gives a prediction with an error. `progress` shows a bar
-        on standard error.
+        A list is read ahead: texts are tokenized while others are computed. Of a generator, `window` texts are read
+        (1,024 on the CPU and 16,384 on a GPU, if not given) and answered before the next is asked for: with window=1 a
+        live stream is answered at once. `read_ahead` treats it like a list. Batches have at most `max_tokens` tokens
+        (4,096 on the CPU and 32,768 on a GPU, if not given). A text that is bad, or that cannot be computed, gives a
+        prediction with an error. `progress` shows a bar on standard error.
         """
+        parts = self.stream_arrays(items, max_tokens=max_tokens, window=window, read_ahead=read_ahead)
+        found = (prediction for part in parts for prediction in part)
+        return with_bar(found, total=_count(items)) if progress else found
+
+    def predict_arrays(
+        self, items: Sequence[Item], *, max_tokens: int | None = None, progress: bool = False
+    ) -> Answers:
+        """All results at once as arrays, without an object for each text: labels, probabilities, values, kept, tokens,
+        truncated, errors; and outputs, which are an embedder's vectors."""
+        computed = self._compute(items, max_tokens=max_tokens)
+        parts = list(with_bar(computed, total=_count(items), of=len) if progress else computed)
+        return Answers.joined(parts) if parts else self._stream.nothing()
+
+    def stream_arrays(
+        self,
+        items: Iterable[Item],
+        *,
+        max_tokens: int | None = None,
+        window: int | None = None,
+        read_ahead: bool = False,
+    ) -> Iterator[Answers]:
+        """The same for a stream, in parts that follow each other; the rest is as for `predict`."""
         if self.head.means == "embedding":
             raise self._other("predict", "embed(texts)")
-        computed = self._compute(items, max_tokens=max_tokens, window=window)
-        found = (self._prediction(text) for text in computed)
-        return with_bar(found, total=_count(items)) if progress else found
+        return self._compute(items, max_tokens=max_tokens, window=window, read_ahead=read_ahead)
+
+    def warm_up(self, items: Sequence[Item] = (), *, sizes: Sequence[tuple[int, int]] = ()) -> None:
+        """Prepare for a workload, so that its first texts do not wait: `items` are texts like those that will come, as
+        many as come together; `sizes` are (texts, tokens of each) of batches. On a GPU this compiles kernels and
+        captures graphs; tokenizing processes, where there are any, are started."""
+        check_process(self._process, self.executor.device)
+        self._stream.tokenizing.start()
+        tokens = self._stream.tokens(list(check_items(items)))
+        numbers = batches_of(tokens, self.executor.token_budget, by_length=self.executor.by_length)
+        made_up = made_up_texts(self.executor.tables, check_sizes(sizes))
+        self.executor.warm_up([*(tokens.take(each) for each in numbers), *made_up])
 
     def score(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False, progress: bool = False) -> Outputs:
         """How well each document answers its query, (pairs,) float32: between 0 and 1, or `raw` logits.
@@ -216,35 +272,36 @@ class Engine:
 
     def _outputs(self, items: Sequence[Item], *, progress: bool) -> Outputs:
         """(items, outputs), all of them good."""
-        rows: list[Any] = []
-        computed: Iterator[Computed] = self._compute(items, max_tokens=None, window=WINDOW)
-        for number, text in enumerate(with_bar(computed, total=_count(items)) if progress else computed):
-            error = self._error(text)
-            if error:
-                raise DataError(f"item {number}: {error}")
-            rows.append(text.outputs)
-        width = self.head.width or (self.executor.shape.width if self.head.means == "embedding" else 1)
-        return np.stack(rows) if rows else np.empty((0, width), np.float32)
+        answers = self.predict_arrays(items, progress=progress)
+        if answers.problems:
+            number = min(answers.problems)
+            raise DataError(f"item {number}: {answers.problems[number]}")
+        return answers.outputs
 
-    def _compute(self, items: Iterable[Item], *, max_tokens: int | None, window: int) -> Iterator[Computed]:
+    def _compute(
+        self,
+        items: Iterable[Item],
+        *,
+        max_tokens: int | None = None,
+        window: int | None = None,
+        read_ahead: bool = False,
+    ) -> Iterator[Answers]:
         check_process(self._process, self.executor.device)
         max_tokens = self.executor.token_budget if max_tokens is None else check_max_tokens(max_tokens)
-        window = check_window(window)
-        return self._stream(check_items(items), max_tokens=max_tokens, window=window)
-
-    def _prediction(self, text: Computed) -> Prediction:
-        error = self._error(text)
-        answer: dict[str, Any] = {"error": error} if error else text.answer
-        tokens = len(text.text.input_ids)
-        return Prediction(**answer, tokens=tokens, kept=text.kept, truncated=text.text.truncated)
-
-    def _error(self, text: Computed) -> str | None:
-        if text.finite:
-            return text.text.error
-        return f"the prediction is not a number in {self.executor.dtype}"  # or it would pass for an answer
+        window = self.executor.window if window is None else check_window(window)
+        if read_ahead or (_count(items) or 0) >= MANY_TEXTS:
+            self._stream.tokenizing.start()
+        return self._stream(check_items(items), max_tokens=max_tokens, window=window, ahead=read_ahead)
 
     def _other(self, asked: str, instead: str) -> ModelError:
         return ModelError(f"the model's head gives {self.head.means}, which {asked} does not serve; use {instead}")
+
+
+def set_threads(threads: int | None) -> None:
+    """How many threads torch computes with in this process, where that is said."""
+    threads = check_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
 
 
 def _count(items: Iterable[Item]) -> int | None:
@@ -252,13 +309,14 @@ def _count(items: Iterable[Item]) -> int | None:
     return len(items) if isinstance(items, Sized) else None
 
 
-def with_bar(found: Iterator[Any], *, total: int | None) -> Iterator[Any]:
-    """The same results, counted in a progress bar; it goes away when they end, or when the caller stops early."""
+def with_bar(found: Iterator[Any], *, total: int | None, of: Callable[[Any], int] = lambda one: 1) -> Iterator[Any]:
+    """The same results, counted in a progress bar, each as many as `of` says; it goes away when they end, or when the
+    caller stops early."""
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bars:
         bar = bars.add_task("texts", total=total)
         for one in found:
-            bars.advance(bar)
+            bars.advance(bar, of(one))
             yield one

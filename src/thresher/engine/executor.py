@@ -5,15 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from thresher.core.cost import EncoderShape
 from thresher.core.plan import PruningPlan
 from thresher.engine.inputs import Tables
 from thresher.errors import ModelError
+from thresher.tokenizing.tokens import Tokens
 
 EXECUTED = ("first", "mean")  # what executors give heads to read
-Ids = Sequence[Sequence[int]]
+Ids = Sequence[Sequence[int]] | Tokens
 Types = Sequence[Sequence[int] | None] | None  # missing token types are zeros
 
 
@@ -38,18 +40,30 @@ class Executor(Protocol):
     dtype: str
     device: str
     token_budget: int  # tokens of a batch that keep the device busy and fit its memory
+    in_flight: int  # batches that may be launched before the first of them is finished
+    by_length: bool  # whether texts of similar length should share a batch, or neighbours may
+    window: int  # texts of a live stream that are read before the first of them is answered, where nobody says
 
     def pack(self, input_ids: Ids, token_types: Types = None) -> Any:
-        """Token sequences of any lengths as one batch, ready to run."""
+        """Token sequences of any lengths as one batch, ready to run: lists, or flat arrays with their own types."""
+
+    def launch(self, packed: Any) -> Any:
+        """Begin to compute a packed batch, without waiting for the device; what is given back is for `finish`."""
+
+    def finish(self, begun: Any) -> Output:
+        """The outputs of what was launched."""
 
     def run(self, packed: Any) -> Output:
-        """Compute a packed batch."""
+        """Launch and finish."""
+
+    def check_alive(self) -> None:
+        """After a failure: a ModelError where the device will never answer again, so that no text is to blame."""
 
     def compute(self, input_ids: Ids, token_types: Types = None) -> Output:
         """Pack and run."""
 
-    def warm_up(self, sizes: Sequence[tuple[int, int]]) -> None:
-        """Prepare for batches of so many texts of so many tokens each, so that the first real one does not wait."""
+    def warm_up(self, batches: Sequence[Tokens]) -> None:
+        """Prepare for batches of such sizes, so that the first real one does not wait."""
 
     def describe(self) -> dict[str, Any]:
         """What is computed, and how."""
@@ -79,6 +93,20 @@ def description(executor: Executor, *, backend: str) -> dict[str, Any]:
     }
 
 
-def made_up_texts(tables: Tables, sizes: Sequence[tuple[int, int]]) -> list[list[list[int]]]:
+def batch_of(input_ids: Ids, token_types: Types = None) -> Tokens:
+    """What is to be packed as flat arrays; every text has tokens."""
+    tokens = input_ids if isinstance(input_ids, Tokens) else Tokens.of(input_ids, token_types)
+    if not len(tokens) or tokens.lengths.min() == 0:
+        raise ModelError("every sequence needs at least one token, and a batch at least one sequence")
+    return tokens
+
+
+def made_up_texts(tables: Tables, sizes: Sequence[tuple[int, int]]) -> list[Tokens]:
     """Batches of these sizes, (texts, tokens of each), to warm up with: any ids do."""
-    return [[[1 % tables.words] * min(length, tables.positions)] * texts for texts, length in sizes]
+    found = []
+    for texts, length in sizes:
+        length = min(length, tables.positions)
+        ids = np.full(texts * length, 1 % tables.words, np.int32)
+        starts = np.arange(texts + 1, dtype=np.int64) * length
+        found.append(Tokens(ids, None, starts, np.zeros(texts, np.bool_)))
+    return found

@@ -2,19 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.core.gates import threshold_leaving
 from thresher.engine.backends.base import Backend
-from thresher.engine.executor import Ids, Output, Types, check_reads, description, made_up_texts
+from thresher.engine.executor import Ids, Output, Types, batch_of, check_reads, description
 from thresher.engine.inputs import protected_rows
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.errors import ModelError
+from thresher.tokenizing.tokens import Tokens
 
 TOKEN_BUDGET = 4096  # more rows make a CPU's products no faster
 
@@ -54,6 +56,8 @@ class PackedExecutor:
     """One model on packed batches, pruned or dense; the backend computes, this loop drops."""
 
     token_budget = TOKEN_BUDGET
+    in_flight, by_length = 1, True  # all threads work on one batch, and attention is fastest on equal lengths
+    window = 1024
 
     def __init__(self, backend: Backend) -> None:
         check_reads(backend.plan)
@@ -64,26 +68,38 @@ class PackedExecutor:
         return description(self, backend=self.backend.name)
 
     def pack(self, input_ids: Ids, token_types: Types = None) -> PackedTexts:
-        order = sorted(range(len(input_ids)), key=lambda i: -len(input_ids[i]))
-        if not order or min(len(ids) for ids in input_ids) == 0:
-            raise ModelError("every sequence needs at least one token, and a batch at least one sequence")
-        packed = Ragged.pack([torch.tensor(input_ids[i]) for i in order])
-        types = None
-        if token_types is not None and any(kinds is not None for kinds in token_types):
-            types = torch.cat([torch.tensor(token_types[i] or [0] * len(input_ids[i])) for i in order])
-        self.tables.check(len(input_ids[order[0]]), packed.values, types)
-        ids = replace(packed, sequences=torch.tensor(order)).to(self.device)
-        return PackedTexts(ids, None if types is None else types.to(self.device))
+        given = batch_of(input_ids, token_types)
+        order = np.argsort(-given.lengths, kind="stable")
+        tokens = given.take(order)
+        self.tables.check(int(tokens.lengths[0]), tokens.ids, tokens.types)
+        ids = Ragged(
+            values=torch.from_numpy(tokens.ids.astype(np.int64)),
+            cu_seqlens=torch.from_numpy(tokens.starts),
+            positions=torch.from_numpy(np.arange(tokens.total) - np.repeat(tokens.starts[:-1], tokens.lengths)),
+            sequences=torch.from_numpy(order),
+        )
+        types = None if tokens.types is None else torch.from_numpy(tokens.types.astype(np.int64))
+        return PackedTexts(ids.to(self.device), None if types is None else types.to(self.device))
+
+    def launch(self, packed: PackedTexts) -> PackedTexts:
+        """Whoever finishes it computes it: there is no other processor to do so meanwhile."""
+        return packed
+
+    def finish(self, begun: PackedTexts) -> Output:
+        return self._run(begun, list(self.plan.thresholds))
 
     def run(self, packed: PackedTexts) -> Output:
-        return self._run(packed, list(self.plan.thresholds))
+        return self.finish(self.launch(packed))
+
+    def check_alive(self) -> None:
+        """A processor that fails does not go on."""
 
     def compute(self, input_ids: Ids, token_types: Types = None) -> Output:
         return self.run(self.pack(input_ids, token_types))
 
-    def warm_up(self, sizes: Sequence[tuple[int, int]]) -> None:
-        for texts in made_up_texts(self.tables, sizes):
-            self.compute(texts)
+    def warm_up(self, batches: Sequence[Tokens]) -> None:
+        for tokens in batches:
+            self.compute(tokens)
 
     def trial(self, packed: PackedTexts, thresholds: Sequence[float]) -> Output:
         """The same with other thresholds, once: to look for good ones without converting weights for each try."""

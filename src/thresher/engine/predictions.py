@@ -44,12 +44,14 @@ class Ranked:
 
 def sigmoid(logits: Outputs) -> Outputs:
     """1 / (1 + e^-x), without overflow at either end."""
-    return np.exp(-np.logaddexp(np.float32(0), -logits), dtype=np.float32)
+    with np.errstate(invalid="ignore"):  # as in softmax
+        return np.exp(-np.logaddexp(np.float32(0), -logits), dtype=np.float32)
 
 
 def softmax(logits: Outputs) -> Outputs:
     """Over the last dimension."""
-    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    with np.errstate(invalid="ignore"):  # what is not a number gets an error, and no answer
+        exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=-np.inf))
     found: Outputs = exponentials / exponentials.sum(axis=-1, keepdims=True)
     return found
 

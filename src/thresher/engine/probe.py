@@ -1,22 +1,16 @@
-"""Which arithmetic is fast here: measured once with a tiny product, and remembered on disk."""
+"""Which arithmetic is fast on this machine, measured with a tiny product: for `thresher doctor`, which advises."""
 
 import contextlib
-import json
-import math
 import os
-import platform
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
-from thresher.engine.backends.linear import LINEARS, check_int8
+from thresher.engine.arithmetic import int8_works
+from thresher.engine.backends.linear import LINEARS
 from thresher.engine.weights import Affine
-from thresher.errors import ConfigError
-from thresher.hardware import cpu_name
-from thresher.records import write_json
 
 ROWS, WIDTH = 256, 768
 # A busy machine interrupts what is timed, now this arithmetic and now that one, and for many times in a row. So they
@@ -27,55 +21,17 @@ LEAST_ROUNDS, ENOUGH, AGAIN, NEAR = 10, 5, 3, 1.1
 BLIND_ROUNDS = 40  # at least, where the system does not tell who waited
 MOST_ROUNDS, PATIENCE = 200, 3.0  # rounds and seconds until a machine is too busy to tell
 WAITED = 0.05  # share of its time that a product may have waited
-FEW_ROUNDS, LOOKS = 5, 4  # rounds of one look whether what is remembered still holds, and how often it may look again
 HOPELESS = 4.0  # times the fastest: not worth a turn
-DOUBT = 0.5  # a product that takes this much of its remembered time was not measured on an idle machine
-SWAPPED = 1.25  # nor were two of which the one that was faster is now slower by this much
 
 Product = Callable[[], object]
 
 
-def probe(*, cached: bool = True) -> dict[str, float]:
-    """Milliseconds of one product in each arithmetic that works here, on the current number of threads.
-
-    What is remembered is measured anew where a look at the machine contradicts it, and replaced only by a measurement
-    that could be repeated: another choice gives other roundings, so it is not changed by chance.
-    """
-    file, key = cache_file(), _key()
-    known = _read(file)
-    remembered = known.get(key) if cached else None
-    if remembered is not None and not _contradicted(remembered):
-        return remembered
-    dtypes = [dtype for dtype in LINEARS if _works(dtype)]
+def measure() -> tuple[dict[str, float], bool]:
+    """Milliseconds of one product in each arithmetic that works here, on the current number of threads, and whether
+    they could be repeated; if not, they are a processor's time in one thread, which other programs take no part of."""
+    dtypes = [dtype for dtype in LINEARS if dtype != "int8" or int8_works()]
     found, certain = _measure(dtypes)
-    if not certain:
-        return _of_one_thread(dtypes) if remembered is None else remembered
-    try:
-        write_json(file, {**known, key: found})
-    except OSError:  # nothing can be written there: measured again next time
-        pass
-    return found
-
-
-def _contradicted(remembered: dict[str, float]) -> bool:
-    """Whether the machine is far faster than it was then, or has another order of what is fast, as far as a look tells.
-
-    A busy machine may turn the order around for a moment: then it is looked at again.
-    """
-    fastest = min(remembered.values())
-    worthy = [dtype for dtype, ms in remembered.items() if ms <= HOPELESS * fastest and dtype in LINEARS]
-    pairs = [(one, other) for one in worthy for other in worthy if remembered[one] < remembered[other]]
-    race, swapped = _Race(worthy), False
-    for _ in range(LOOKS):
-        for _ in range(FEW_ROUNDS):
-            race.round()
-        now = race.least()
-        if any(now[dtype] < DOUBT * remembered[dtype] for dtype in worthy):
-            return True
-        swapped = any(now[one] > SWAPPED * now[other] for one, other in pairs)
-        if not swapped:
-            break
-    return swapped
+    return (found, True) if certain else (_of_one_thread(dtypes), False)
 
 
 def _measure(dtypes: Sequence[str]) -> tuple[dict[str, float], bool]:
@@ -147,46 +103,6 @@ def nanoseconds_waited() -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     return waited
-
-
-def cache_file() -> Path:
-    """Where measurements are remembered; THRESHER_CACHE names another folder."""
-    named = os.environ.get("THRESHER_CACHE")
-    if named:
-        return Path(named) / "probe.json"
-    try:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # a container's user may have no home
-        caches = Path(tempfile.gettempdir())
-    return caches / "thresher" / "probe.json"
-
-
-def _key() -> str:
-    """A measurement holds for one processor, one torch and one number of threads."""
-    return f"{platform.machine()}, {cpu_name()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
-
-
-def _read(file: Path) -> dict[str, dict[str, float]]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        known = {str(key): {str(name): float(ms) for name, ms in value.items()} for key, value in found.items()}
-    except (OSError, ValueError, AttributeError, TypeError):  # none yet, or damaged: it is measured anew
-        return {}
-    return {key: times for key, times in known.items() if _is_whole(times)}
-
-
-def _is_whole(times: dict[str, float]) -> bool:
-    """What works everywhere is there, and every time is one."""
-    return {"fp32", "bf16"} <= set(times) and all(math.isfinite(ms) and ms > 0 for ms in times.values())
-
-
-def _works(dtype: str) -> bool:
-    try:
-        if dtype == "int8":
-            check_int8()
-    except ConfigError:
-        return False
-    return True
 
 
 def _product(dtype: str) -> Product:

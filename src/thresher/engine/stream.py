@@ -1,173 +1,201 @@
-"""From a stream of texts to computed outputs: read in windows, packed by length, tokenized beside the computing."""
+"""From a stream of texts to answers: read, tokenized beside the computing, packed, launched, finished and handed out.
 
-import math
+All of it is driven by the thread that asks for answers; only tokenizing has threads, or processes, of its own. On a GPU
+launching does not wait, so that it computes while this thread hands out, reads and packs.
+"""
+
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import islice
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
+from thresher.core.heads import Head
+from thresher.engine.answers import Answers
 from thresher.engine.executor import Executor, Output
-from thresher.engine.forks import OneAtATime, check_stream
-from thresher.engine.predictions import Outputs
-from thresher.engine.texts import EncodedText, encode_texts
-from thresher.models.folder import first_line
-
-Item = str | tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Computed:
-    """One text with its outputs (outputs,), the answer made of them and kept counts; none where it has an error."""
-
-    text: EncodedText
-    outputs: Outputs | None = None
-    answer: Any = None
-    kept: tuple[int, ...] = ()
-    finite: bool = True
+from thresher.engine.forks import check_stream
+from thresher.engine.inputs import Tables
+from thresher.engine.tokenizing import Tokenizing
+from thresher.engine.windows import Item, Neighbours, Source, batches_of
+from thresher.text import first_line
+from thresher.tokenizing.tokens import Places, Problem, Tokens
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Texts of a window by their numbers, and the call that computes them, or raises why they cannot be packed."""
+class Launched:
+    """A batch's texts by their numbers in a group, and what finishes it, or raises why it could not be launched."""
 
-    numbers: list[int]
-    run: Callable[[], Output]
+    numbers: Places
+    finish: Callable[[], Output]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Texts that are answered together, and their batches in flight."""
+
+    tokens: Tokens
+    batches: list[Launched]
 
 
 class TextStream:
-    """Texts through one tokenizer and one executor.
+    """Texts through one tokenizer and one executor. `names`: of the head's classes."""
 
-    `cuts`: which text of a pair gives way where it is too long; `pairs`: whether texts come in pairs, where that is
-    known; `answer` makes answers of a batch's outputs, (texts, outputs), together, which is cheaper than one by one.
-    """
+    def __init__(self, executor: Executor, tokenizing: Tokenizing, *, head: Head, names: Sequence[str]) -> None:
+        self.executor, self.tokenizing = executor, tokenizing
+        self.head, self.names = head, tuple(names)
+        width = head.width or (executor.shape.width if head.means == "embedding" else 1)
+        self.width = len(self.names) or width
 
-    def __init__(
-        self,
-        executor: Executor,
-        tokenizer: Any,
-        *,
-        max_length: int,
-        cuts: str,
-        pairs: bool | None,
-        answer: Callable[[Outputs], list[Any]],
-    ) -> None:
-        self.executor, self.tokenizer, self.max_length = executor, tokenizer, max_length
-        self.cuts, self.pairs, self.answer = cuts, pairs, answer
-        # A tokenizer may have been given words that the model lacks, or number segments that it does not tell apart.
-        words = len(tokenizer) if hasattr(tokenizer, "__len__") else math.inf
-        self._may_miss = words > executor.tables.words or executor.tables.types == 1
-        self._tokenizing = OneAtATime()  # a tokenizer keeps its truncation as state: one call at a time
-
-    def __call__(self, items: Iterable[Item], *, max_tokens: int, window: int) -> Iterator[Computed]:
-        """Every text in its order, `window` of them read at a time, in batches of at most `max_tokens`."""
-        stream, process = iter(items), os.getpid()
-        failure: list[Exception] = []
-
-        def read() -> list[Item]:
-            """The next window; what was read before a failure still counts."""
-            chunk: list[Item] = []
-            try:
-                if not failure:
-                    chunk.extend(islice(stream, window))
-            except Exception as error:
-                failure.append(error)
-            return chunk
-
-        chunk = read()
-        # The first window has no other to be prepared beside, and a single text would wait for the thread.
-        ready = self._prepare(chunk, max_tokens) if chunk else None
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            while ready is not None:
-                chunk = read()
-                pending = pool.submit(self._prepare, chunk, max_tokens) if chunk else None
-                for computed in self._computed(*ready):
-                    yield computed
+    def __call__(
+        self, items: Iterable[Item], *, max_tokens: int, window: int, ahead: bool = False
+    ) -> Iterator[Answers]:
+        """Every text in its order, some at a time, in batches of at most `max_tokens`; see Source for the rest."""
+        process, small = os.getpid(), not self.executor.by_length
+        source = Source(items, window=window, small=small, ahead=ahead)
+        groups: Groups = Neighbours(max_tokens) if small else Pieces()
+        waiting: deque[Future[Tokens]] = deque()
+        flying: deque[Group] = deque()
+        with self.tokenizing.threads() as pool:
+            while True:
+                self._read(source, waiting, pool)
+                self._launch(source, waiting, groups, flying, max_tokens)
+                if flying:
+                    done = self._finished(flying.popleft())
+                    # The device gets its next batch before anybody looks at what it has computed.
+                    self._read(source, waiting, pool)
+                    self._launch(source, waiting, groups, flying, max_tokens)
+                    yield done
                     check_stream(process)
-                ready = None if pending is None else pending.result()
-        if failure:
-            raise failure[0]
+                    source.handed_out(len(done))
+                elif not waiting and source.ended:
+                    break
+        if source.failure is not None:
+            raise source.failure
 
-    def _prepare(self, items: Sequence[Item], max_tokens: int) -> tuple[list[EncodedText], list[Batch]]:
-        """A window's texts as tokens, and token-budget batches of similar lengths of those that are good."""
-        with self._tokenizing:
-            encoded = encode_texts(self.tokenizer, items, self.max_length, cuts=self.cuts, pairs=self.pairs)
-        if self._may_miss:
-            encoded = [self._checked(text) for text in encoded]
-        lengths = [len(text.input_ids) for text in encoded]
-        good = sorted((i for i, text in enumerate(encoded) if not text.error), key=lambda i: -lengths[i])
-        batches = within_budget(good, lengths, max_tokens)
-        return encoded, [Batch(numbers, self._ready([encoded[i] for i in numbers])) for numbers in batches]
+    def nothing(self) -> Answers:
+        """The answers of no text at all."""
+        return self._finished(Group(Tokens.of([]), []))
 
-    def _checked(self, text: EncodedText) -> EncodedText:
-        """A text that the embedding tables do not cover gets an error of its own; the batch would have none."""
-        if text.error:
-            return text
-        types = None if text.token_types is None else np.asarray(text.token_types)
-        problem = self.executor.tables.problem(np.asarray(text.input_ids), types)
-        return EncodedText([], error=problem) if problem else text
+    def tokens(self, items: Sequence[Item]) -> Tokens:
+        """What the texts are to the model; those that its tables do not cover have a problem."""
+        return covered(self.executor.tables, self.tokenizing.read(items))
 
-    def _ready(self, encoded: Sequence[EncodedText]) -> Callable[[], Output]:
-        """The call that computes a batch; it is packed here, while others are computed."""
-        ids, types = [text.input_ids for text in encoded], [text.token_types for text in encoded]
+    def _read(self, source: Source, waiting: "deque[Future[Tokens]]", pool: Any) -> None:
+        """Give the tokenizing threads as much as they can have."""
+        while len(waiting) < self.tokenizing.ahead:
+            first = not source.owes
+            piece = source.piece()
+            if not piece:
+                return
+            # What is alone has nothing to be tokenized beside, and a single text would wait for the thread.
+            alone = first and source.pauses
+            waiting.append(_done(self.tokens, piece) if alone else pool().submit(self.tokens, piece))
+
+    def _launch(
+        self,
+        source: Source,
+        waiting: "deque[Future[Tokens]]",
+        groups: "Groups",
+        flying: "deque[Group]",
+        max_tokens: int,
+    ) -> None:
+        """Fill the device; wait for the tokenizer only where there is nothing else to wait for."""
+        while len(flying) < self.executor.in_flight:
+            group = groups.take(rest=not waiting and source.pauses)
+            if group is not None:
+                flying.append(self._launched(group, max_tokens))
+            elif waiting and (waiting[0].done() or not flying):
+                groups.add(waiting.popleft().result())
+            else:
+                return
+
+    def _launched(self, tokens: Tokens, max_tokens: int) -> Group:
+        batches = batches_of(tokens, max_tokens, by_length=self.executor.by_length)
+        return Group(tokens, [Launched(numbers, self._begun(tokens, numbers)) for numbers in batches])
+
+    def _begun(self, tokens: Tokens, numbers: Places) -> Callable[[], Output]:
         try:
-            return partial(self.executor.run, self.executor.pack(ids, types))
-        except Exception as error:  # a batch that cannot be packed must not harm the others of its window
-            return partial(_raise, error)
+            begun = self.executor.launch(self.executor.pack(tokens.take(numbers)))
+        except Exception as failure:  # a batch that cannot be packed or launched must not harm the others
+            error = failure
 
-    def _computed(self, encoded: list[EncodedText], batches: list[Batch]) -> list[Computed]:
-        """All of a window's texts, back in order."""
-        found = {i: Computed(text) for i, text in enumerate(encoded) if text.error}
-        for batch in batches:
-            found |= self._batch_computed(encoded, batch)
-        return [found[i] for i in range(len(encoded))]
+            def fail() -> Output:
+                raise error
 
-    def _batch_computed(self, encoded: list[EncodedText], batch: Batch) -> dict[int, Computed]:
-        """A batch's texts by their numbers.
+            return fail
+        return lambda: self.executor.finish(begun)
+
+    def _finished(self, group: Group) -> Answers:
+        """All of a group's texts, back in order."""
+        tokens, texts = group.tokens, len(group.tokens)
+        outputs = np.full((texts, self.width), np.nan, np.float32)
+        kept = np.zeros((texts, self.executor.shape.layers), np.int32)
+        problems = {number: problem.says for number, problem in tokens.problems.items()}
+        for batch in group.batches:
+            for numbers, found in self._computed(tokens, batch, problems):
+                outputs[numbers], kept[numbers] = found.outputs.numpy(), found.kept.numpy()
+        computed = kept[:, 0] > 0
+        for number in np.flatnonzero(computed & ~np.isfinite(outputs).all(axis=1)).tolist():
+            problems[number] = f"the prediction is not a number in {self.executor.dtype}"  # or it would pass for one
+        return Answers(self.head, self.names, outputs, kept, tokens.lengths, tokens.truncated, problems)
+
+    def _computed(self, tokens: Tokens, batch: Launched, problems: dict[int, str]) -> Iterator[tuple[Places, Output]]:
+        """A batch's texts with their outputs.
 
         Where it fails, its halves are tried, and theirs: a batch may be too large for the memory that is left, and a
-        text that is at fault gets the error alone.
+        text that is at fault gets the error alone. Where the device itself is gone, that is one error, of no text.
         """
         try:
-            return self._batch_answered(encoded, batch)
+            yield batch.numbers, batch.finish()
+            return
         except Exception as error:  # whatever the libraries raise, memory that is not to be had among it
+            self.executor.check_alive()
             if len(batch.numbers) == 1:
-                (i,) = batch.numbers
-                return {i: Computed(replace(encoded[i], error=f"the text cannot be computed: {first_line(error)}"))}
+                problems[int(batch.numbers[0])] = f"the text cannot be computed: {first_line(error)}"
+                return
         middle = len(batch.numbers) // 2
-        found: dict[int, Computed] = {}
         for numbers in (batch.numbers[:middle], batch.numbers[middle:]):
-            half = Batch(numbers, self._ready([encoded[i] for i in numbers]))
-            found |= self._batch_computed(encoded, half)
-        return found
-
-    def _batch_answered(self, encoded: list[EncodedText], batch: Batch) -> dict[int, Computed]:
-        output = batch.run()
-        outputs: Outputs = output.outputs.numpy()
-        finite: Any = np.isfinite(outputs).all(axis=1)
-        with np.errstate(invalid="ignore"):  # what is not a number gets an error, and no answer
-            answers = self.answer(outputs)
-        rows = zip(batch.numbers, outputs, answers, output.kept.tolist(), finite, strict=True)
-        return {i: Computed(encoded[i], row, answer, tuple(kept), bool(good)) for i, row, answer, kept, good in rows}
+            yield from self._computed(tokens, Launched(numbers, self._begun(tokens, numbers)), problems)
 
 
-def _raise(error: Exception) -> NoReturn:
-    raise error
+class Pieces:
+    """Every piece is a group: a window, whose texts are sorted by length."""
+
+    def __init__(self) -> None:
+        self._parts: deque[Tokens] = deque()
+
+    def add(self, tokens: Tokens) -> None:
+        self._parts.append(tokens)
+
+    def take(self, *, rest: bool) -> Tokens | None:
+        """The next, or None; there is never a `rest`."""
+        return self._parts.popleft() if self._parts else None
 
 
-def within_budget(order: list[int], lengths: list[int], max_tokens: int) -> Iterator[list[int]]:
-    """Split `order` into batches of at most `max_tokens` tokens; a longer text is a batch of its own."""
-    batch: list[int] = []
-    used = 0
-    for i in order:
-        if batch and used + lengths[i] > max_tokens:
-            yield batch
-            batch, used = [], 0
-        batch.append(i)
-        used += lengths[i]
-    if batch:
-        yield batch
+Groups = Neighbours | Pieces
+
+
+def covered(tables: Tables, tokens: Tokens) -> Tokens:
+    """The same texts, but those that the model's tables do not cover have a problem. A tokenizer may have been given
+    words that the model lacks, or number segments that it does not tell apart."""
+    if tables.types is None:
+        tokens = replace(tokens, types=None)
+    if not tokens.total or tables.problem(tokens.ids, tokens.types) is None:
+        return tokens
+    problems: dict[int, Problem] = {}
+    for number in np.flatnonzero(tokens.lengths).tolist():
+        one = tokens.between(number, number + 1)
+        says = tables.problem(one.ids, one.types)
+        if says is not None:
+            problems[number] = Problem("table", says)
+    return tokens.without(problems)
+
+
+def _done(work: Callable[[Any], Tokens], piece: Any) -> "Future[Tokens]":
+    """What was worked out here, where a thread would have done it."""
+    found: Future[Tokens] = Future()
+    found.set_result(work(piece))
+    return found

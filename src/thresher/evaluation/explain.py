@@ -20,6 +20,7 @@ from thresher.models.predict import evaluating
 from thresher.tasks.encode import collate
 from thresher.tasks.metrics import cosines
 from thresher.tasks.task import Example
+from thresher.text import is_blank
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ def explain(
     It is truncated to `max_length` tokens, or where texts were in training, or else to what the model can take; of a
     reranker's pair the document is. An embedding's text begins with the model's default prompt.
     """
+    if is_blank(text) or (pair is not None and is_blank(pair)):
+        raise DataError("the text is empty; give at least one word")
     head = head_of(model)
     if head.means == "score" and pair is None:
         raise DataError("a reranker scores a document for a query; give both, the query first")

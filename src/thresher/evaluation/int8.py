@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from thresher.engine.choose import STATIC
+from thresher.engine.arithmetic import STATIC
 from thresher.engine.engine import Engine
 from thresher.engine.find_scales import Text
 from thresher.engine.weights import LayerScales

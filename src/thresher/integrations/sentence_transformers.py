@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from thresher.models.embedder import Embedder
 from thresher.models.heads import head_of
 from thresher.models.plan import plan_of
 from thresher.models.stored import READS
+from thresher.tokenizing.tokens import Tokens, starts_of
 
 NAME = "_thresher"  # on a transformer module: what computes for it
 SAME = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp32"}
@@ -100,11 +102,10 @@ class Packed:
     def __call__(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> Tensor:
         """(texts, outputs) float32, where the ids are. input_ids, attention_mask, token_type_ids: (texts, tokens)."""
         lengths = _lengths(input_ids, attention_mask)
-        ids = _rows(input_ids, lengths)
-        types = None if token_type_ids is None else _rows(token_type_ids, lengths)
+        tokens = _tokens(input_ids, token_type_ids, lengths)
         found = []
         for part in _within(self.executor.token_budget, lengths):
-            packed = self.executor.pack(ids[part], None if types is None else types[part])
+            packed = self.executor.pack(tokens.between(part.start, part.stop))
             with self._running:
                 found.append(self.executor.run(packed).outputs)
         return torch.cat(found).to(input_ids.device)
@@ -262,9 +263,15 @@ def _lengths(input_ids: Tensor, attention_mask: Tensor | None) -> list[int]:
     return found
 
 
-def _rows(values: Tensor, lengths: Sequence[int]) -> list[list[int]]:
-    """(texts, tokens) -> each text's own numbers."""
-    return [row[:length] for row, length in zip(values.tolist(), lengths, strict=True)]
+def _tokens(input_ids: Tensor, token_type_ids: Tensor | None, lengths: Sequence[int]) -> Tokens:
+    """(texts, tokens) with padding at the end -> the texts end to end."""
+    counts = np.asarray(lengths, np.int64)
+    alive = np.arange(input_ids.shape[1]) < counts[:, None]
+    ids, types = (
+        None if given is None else given.cpu().numpy()[alive].astype(np.int32) for given in (input_ids, token_type_ids)
+    )
+    assert ids is not None  # there is always one
+    return Tokens(ids, types, starts_of(counts), np.zeros(len(counts), np.bool_))
 
 
 def _within(budget: int, lengths: Sequence[int]) -> Iterator[slice]:

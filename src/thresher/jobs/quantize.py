@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from thresher.config import trained_length
+from thresher.engine.arithmetic import STATIC
 from thresher.engine.backends.linear import check_int8
-from thresher.engine.choose import STATIC
 from thresher.engine.find_scales import Text, find_scales
 from thresher.engine.scales import scales_file, write_scales
 from thresher.errors import ConfigError, DataError, RunError

@@ -21,7 +21,7 @@ from thresher.core.heads import Head
 from thresher.errors import CheckpointError, ConfigError, ModelError, is_failure
 from thresher.models.attach import gates_of, prune_, weights_without_gates
 from thresher.models.embedder import load_embedder
-from thresher.models.folder import check_room, first_line, read_config
+from thresher.models.folder import check_room, read_config
 from thresher.models.heads import head_of, set_head_
 from thresher.models.manifest import FORMAT_VERSION as FORMAT_VERSION  # whoever opens runs finds these here
 from thresher.models.manifest import MANIFEST as MANIFEST
@@ -32,6 +32,7 @@ from thresher.models.rules import rule_from
 from thresher.models.sentence_folder import check_encoder, is_embedder, read_stored
 from thresher.models.stored import fit_tokenizer_, keep_stored_
 from thresher.records import write_json
+from thresher.text import first_line
 from thresher.workplace import expanded, path_problem, refusal
 
 UNSAID_SCORE = "attention"  # of runs that were saved when there was no other

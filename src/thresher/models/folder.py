@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from thresher.errors import ModelError
 from thresher.records import read_json
+from thresher.text import first_line
 from thresher.workplace import expanded, path_problem
 
 CONFIG = "config.json"
@@ -103,10 +104,6 @@ def held_by(name: str) -> Held | None:
 
 def unreadable(name: str, why: str) -> ModelError:
     return ModelError(f"cannot read a model configuration from '{name}': {why}")
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _check_configuration(name: str) -> None:

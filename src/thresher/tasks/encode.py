@@ -1,18 +1,22 @@
 """Texts to token ids and to padded tensors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from thresher.errors import DataError, is_failure
+from thresher.errors import DataError
 from thresher.tasks.batches import sorted_batches
 from thresher.tasks.task import Example
 from thresher.tasks.truth import Label
-from thresher.text import FAR, beginning, half_character, reads_word_by_word
+from thresher.text import half_character
+from thresher.tokenizing.called import TextTokenizer
+from thresher.tokenizing.fast import text_tokenizer
+from thresher.tokenizing.read import tokens_of
+from thresher.tokenizing.tokens import Problem
 
 ENCODE_ROWS = 1000
 LONGEST_FIRST = "longest_first"
@@ -95,9 +99,9 @@ def encode(
     limits = [limit for limit in (max_length, positions) if limit is not None]
     limit = min(limits) if limits else None
     paired = bool(examples) and examples[0].pair is not None
-    cut = truncation if paired else LONGEST_FIRST  # a text alone has no second one
-    special = int(tokenizer.num_special_tokens_to_add(pair=paired))
-    if limit is not None and limit <= special:
+    reader = text_tokenizer(tokenizer)
+    special = reader.special(paired=paired)
+    if limit is not None and special is not None and limit <= special:
         raise DataError(
             f"max_length = {limit} leaves no room for text beside {special} special tokens; "
             f"give at least {special + 1}, better the length of a typical row"
@@ -106,21 +110,12 @@ def encode(
     truncated = 0
     for start in range(0, len(examples), ENCODE_ROWS):
         chunk = examples[start : start + ENCODE_ROWS]
-        read, encoded = _tokenize_enough(tokenizer, chunk, limit=limit, first_row=start + 1)
-        if limit is not None:
-            # Only the few rows that are too long are tokenized again: a fast tokenizer's own record of what it cut
-            # grows with the product of both texts' lengths.
-            long = [i for i, row in enumerate(encoded) if len(row.input_ids) > limit]
-            if cut == "only_second":
-                _check_room(tokenizer, chunk, long, limit=limit - special, first_row=start + 1)
-            shorter = _call(tokenizer, [read[i] for i in long], limit, cut) if long else []
-            for i, row in zip(long, shorter, strict=True):
-                encoded[i] = row
-            truncated += len(long)
-        for i, row in enumerate(encoded):
-            if not row.input_ids:
-                raise DataError(f"row {start + i + 1} has no tokens: {chunk[i].text[:40]!r}; remove it or give it text")
-        rows += encoded
+        items = [example.text if example.pair is None else (example.text, example.pair) for example in chunk]
+        found = tokens_of(reader, items, limit=limit, cuts=truncation if paired else LONGEST_FIRST)
+        for number, problem in sorted(found.problems.items()):
+            raise _bad_row(reader, chunk[number], problem, row=start + number + 1, limit=limit)
+        truncated += int(found.truncated.sum())
+        rows += [Encoded(*row, example.label) for row, example in zip(found.rows(), chunk, strict=True)]
     return EncodedSet(rows, truncated, limit or max((len(row.input_ids) for row in rows), default=0))
 
 
@@ -167,78 +162,17 @@ def _check_row(example: Example, index: int, *, paired: bool) -> None:
             raise DataError(f"row {index + 1} has {bad}, half a character that no tokenizer can read; remove it")
 
 
-def _check_room(
-    tokenizer: Any, examples: Sequence[Example], long: Sequence[int], *, limit: int, first_row: int
-) -> None:
-    """Of pairs that are cut at the second text, the first must leave room for a token of it."""
-    for i in long:
-        (first,) = _call(tokenizer, [replace(examples[i], pair=None)], None)
-        used = len(first.input_ids) - int(tokenizer.num_special_tokens_to_add(pair=False))
-        if used >= limit:
-            raise DataError(
-                f"row {first_row + i}: the first text, {examples[i].text[:40]!r}, has {used} tokens and leaves no room "
-                f"for the second within {limit}; give a larger max_length or a shorter first text"
-            )
-
-
-def _tokenize_enough(
-    tokenizer: Any, examples: Sequence[Example], *, limit: int | None, first_row: int
-) -> tuple[list[Example], list[Encoded]]:
-    """What is read of each row, and its tokens without truncation: of a row far beyond `limit` only a beginning, which
-    is still longer than that."""
-    read = [_cut(tokenizer, example, limit) for example in examples]
-    encoded = _tokenize(tokenizer, read, limit=None, first_row=first_row)
-    for i, example in enumerate(examples):
-        if read[i] is not example and len(encoded[i].input_ids) <= (limit or 0):
-            read[i] = example
-            encoded[i] = _tokenize(tokenizer, [example], limit=None, first_row=first_row + i)[0]
-    return read, encoded
-
-
-def _cut(tokenizer: Any, example: Example, limit: int | None) -> Example:
-    """A text that is far too long, cut where that changes none of the tokens that are left; ten million characters take
-    minutes to tokenize. Of pairs the longer loses more, so that their lengths must be known."""
-    if limit is None or example.pair is not None or len(example.text) <= FAR * limit:
-        return example
-    if not reads_word_by_word(tokenizer):
-        return example
-    text = beginning(example.text, limit)
-    return example if len(text) == len(example.text) else replace(example, text=text)
-
-
-def _tokenize(tokenizer: Any, examples: Sequence[Example], *, limit: int | None, first_row: int) -> list[Encoded]:
-    try:
-        return _call(tokenizer, examples, limit)
-    except BaseException as error:
-        if not is_failure(error):
-            raise
-        # The tokenizer does not say which row it failed on: find it, so that the message can.
-        for number, example in enumerate(examples, start=first_row):
-            try:
-                _call(tokenizer, [example], limit)
-            except BaseException as own:
-                if not is_failure(own):
-                    raise
-                raise DataError(
-                    f"the tokenizer cannot read row {number}: {example.text[:40]!r}; correct or remove it"
-                ) from error
-        raise
-
-
-def _call(
-    tokenizer: Any, examples: Sequence[Example], limit: int | None, truncation: str = LONGEST_FIRST
-) -> list[Encoded]:
-    texts = [example.text for example in examples]
-    pairs = None if examples[0].pair is None else [example.pair for example in examples]
-    # verbose=False: rows beyond the tokenizer's own maximum are truncated and counted by us, without its warning.
-    found = tokenizer(
-        texts,
-        pairs,
-        padding=False,
-        truncation=False if limit is None else truncation,
-        max_length=limit,
-        return_attention_mask=False,
-        verbose=False,
+def _bad_row(reader: TextTokenizer, example: Example, problem: Problem, *, row: int, limit: int | None) -> DataError:
+    """What is said of a row that has no tokens."""
+    text = repr(example.text[:40])
+    if problem.kind == "unread":
+        return DataError(f"the tokenizer cannot read row {row}: {text}; correct or remove it")
+    if problem.kind != "full" or limit is None:
+        return DataError(f"row {row} has no tokens: {text}; remove it or give it text")
+    first = tokens_of(reader, [example.text], limit=None, cuts=LONGEST_FIRST)
+    used = first.total - (reader.special(paired=False) or 0)
+    room = limit - (reader.special(paired=True) or 0)
+    return DataError(
+        f"row {row}: the first text, {text}, has {used} tokens and leaves no room for the second within {room}; "
+        "give a larger max_length or a shorter first text"
     )
-    types = found["token_type_ids"] if "token_type_ids" in found else [None] * len(examples)
-    return [Encoded(*row) for row in zip(found["input_ids"], types, (e.label for e in examples), strict=True)]

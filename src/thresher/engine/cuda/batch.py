@@ -1,8 +1,6 @@
 """A packed batch as one array of int32: written in pinned memory, it crosses to the GPU in a single copy."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from thresher.core.plan import PruningPlan
 from thresher.engine.inputs import Tables, protected_rows
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import Weights
-from thresher.errors import ModelError
+from thresher.tokenizing.tokens import Tokens
 
 ALIGNED = 32  # numbers: sections start at multiples of 128 bytes, so that kernels may load vectors
 
@@ -81,46 +79,40 @@ class Packer:
         self.weights, self.tables, self.plan, self.pinned = weights, tables, plan, pinned
         self.typed = weights.token_type is not None
 
-    def lengths(self, input_ids: Sequence[Sequence[int]]) -> Tensor:
-        """(batch,) of texts that the model can take."""
-        sizes = [len(ids) for ids in input_ids]
-        if not sizes or min(sizes) == 0:
-            raise ModelError("every sequence needs at least one token, and a batch at least one sequence")
-        return torch.tensor(sizes)
+    def fill(self, layout: Layout, tokens: Tokens) -> Tensor:
+        """A buffer of this layout, (size,) int32. Missing token types are zeros.
 
-    def fill(
-        self, layout: Layout, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int] | None] | None
-    ) -> Tensor:
-        """A buffer of this layout, (size,) int32. Missing token types are zeros."""
+        In numpy: several threads may pack at once, and each would get threads of torch's own.
+        """
         buffer = torch.empty(layout.size, dtype=torch.int32, pin_memory=self.pinned)
-        parts = layout.views(buffer)
-        lengths = np.fromiter(map(len, input_ids), np.int64, len(input_ids))
-        starts = np.concatenate([[0], lengths.cumsum()])
-        total = int(starts[-1])
-        ids, flags = parts.ids[:total], parts.protected[:total]
-        ids.numpy()[:] = np.fromiter(chain.from_iterable(input_ids), np.int32, total)
-        types = _types(lengths, token_types) if self.typed else None
-        self.tables.check(int(lengths.max()), ids.numpy(), types)
-        if types is not None:
-            parts.types.numpy()[:total] = types
-        parts.positions.numpy()[:total] = np.arange(total) - np.repeat(starts[:-1], lengths)
+        parts, total, starts = layout.views(buffer), tokens.total, tokens.starts
+        types = tokens.types if self.typed else None
+        self.tables.check(int(tokens.lengths.max()), tokens.ids, types)
+        parts.ids.numpy()[:total] = tokens.ids
+        if self.typed:
+            parts.types.numpy()[:total] = 0 if types is None else types
+        positions = np.arange(total, dtype=np.int32) - np.repeat(starts[:-1].astype(np.int32), tokens.lengths)
+        parts.positions.numpy()[:total] = positions
         parts.cu_seqlens.numpy()[: len(starts)] = starts
-        parts.cu_seqlens[len(starts) :] = total
-        parts.live_sequences[0] = len(lengths)
+        parts.cu_seqlens.numpy()[len(starts) :] = total
+        parts.live_sequences.numpy()[0] = len(tokens)
         runs = Ragged(
-            values=ids,
+            values=parts.ids[:total],
             cu_seqlens=torch.from_numpy(starts),
             positions=parts.positions[:total],
-            sequences=torch.arange(len(lengths)),
+            sequences=torch.arange(len(tokens)),
         )
-        parts.position_rows[:total] = self.weights.position_rows(runs)
-        flags[:] = protected_rows(runs, self.plan)
+        self._fill_rows(parts, runs, positions)
         return buffer
 
-
-def _types(lengths: Any, token_types: Sequence[Sequence[int] | None] | None) -> Any:
-    """(total,) numbers, or the one number that all of them are."""
-    if token_types is None or all(kinds is None for kinds in token_types):
-        return 0
-    given = (kinds or [0] * int(length) for kinds, length in zip(token_types, lengths, strict=True))
-    return np.fromiter(chain.from_iterable(given), np.int32, int(lengths.sum()))
+    def _fill_rows(self, parts: Inputs, runs: Ragged, positions: Any) -> None:
+        """Rows of the position table, and flags of protected tokens: what most models have without a detour."""
+        total, uncounted = len(positions), self.weights.uncounted_id
+        if uncounted is None or not (runs.values.numpy() == uncounted).any():
+            parts.position_rows.numpy()[:total] = positions + self.weights.position_offset
+        else:
+            parts.position_rows[:total] = self.weights.position_rows(runs)
+        if self.plan.protect == ("first",):
+            parts.protected.numpy()[:total] = positions == 0
+        else:
+            parts.protected[:total] = protected_rows(runs, self.plan)

@@ -1,8 +1,9 @@
 """A model on packed batches on an NVIDIA GPU, in two ways of running."""
 
+import contextlib
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
@@ -14,23 +15,39 @@ from thresher.core.plan import PruningPlan
 from thresher.engine.backends.reference import DTYPES
 from thresher.engine.cuda.batch import HostBatch, Layout, Packer
 from thresher.engine.cuda.forward import Forward
-from thresher.engine.cuda.graphs import Graphs, OnePass, bucket_of
+from thresher.engine.cuda.graphs import REMEMBERED, Lane, OnePass, Ticket, bucket_of
 from thresher.engine.cuda.live import Numbers, OnHost, to_host
 from thresher.engine.cuda.model import GpuModel, gpu_model
-from thresher.engine.executor import Ids, Output, Types, check_reads, description, made_up_texts
+from thresher.engine.cuda.shelf import Demand
+from thresher.engine.executor import Ids, Output, Types, batch_of, check_reads, description
 from thresher.engine.inputs import Tables
 from thresher.engine.kernels.toolchain import RUNS_INTERPRETED
 from thresher.engine.weights import Weights
 from thresher.errors import ConfigError, ModelError
+from thresher.text import first_line
+from thresher.tokenizing.tokens import Tokens
 
-# A GPU is idle for most of a small batch; the widest activations of a base-size model take 400 MiB at this size.
-TOKEN_BUDGET = 65_536
+# A GPU is idle for most of a small batch, and from about this size on gains little (benchmarks/gpu); the widest
+# activations of a base-size model take 200 MiB at this size, in every lane.
+TOKEN_BUDGET = 32_768
+LANES = 3  # batches in flight: while one is copied and handed out, two keep the GPU busy
 MODES = ("auto", "sync", "graph")
 CUDA_DTYPES = ("fp16", "bf16", "fp32")  # fp32 is there for tests of decisions: it runs without tensor cores
 OLDEST = (8, 0)  # compute capability: Ampere, the first with bfloat16 and asynchronous copies
 # Graphs were faster, or at most 3% slower, at every size measured (benchmarks/gpu: up to 83,000 tokens); their memory
 # grows with their room.
 GRAPH_UP_TO_TOKENS = 98_304
+
+
+@dataclass(eq=False)
+class Begun:
+    """A batch that was launched: in flight on a lane, or done, well or not."""
+
+    batch: HostBatch
+    lane: Lane | None = None
+    ticket: Ticket | None = None
+    output: Output | None = None
+    error: Exception | None = None
 
 
 class CudaExecutor:
@@ -40,6 +57,8 @@ class CudaExecutor:
     """
 
     token_budget = TOKEN_BUDGET
+    in_flight, by_length = LANES, False  # ragged kernels do not mind lengths
+    window = 16_384
 
     def __init__(
         self,
@@ -66,8 +85,11 @@ class CudaExecutor:
         # The packer needs to know how positions are counted, and no matrix.
         self._small = replace(weights, layers=[], word=torch.empty_like(weights.word, device="meta"))
         self.packer = Packer(self._small, self.tables, plan, pinned=on_gpu)
-        self.graphs = Graphs(OnePass(self.forward), device=device, capture=on_gpu)
-        self._computing = threading.Lock()  # graphs have one place for their inputs
+        one_pass, demand = OnePass(self.forward), Demand[Layout](most=REMEMBERED)
+        self.lanes = [Lane(one_pass, demand, device=device, capture=on_gpu) for _ in range(LANES)]
+        self._idle, self._flying = list(self.lanes), list[Begun]()
+        self._expected: dict[Layout, list[int]] = {}
+        self._computing = threading.Lock()  # a lane has one place for its inputs
 
     def describe(self) -> dict[str, Any]:
         return {**description(self, backend="cuda"), "mode": self.mode, "mode_why": self._why()}
@@ -88,40 +110,92 @@ class CudaExecutor:
     def compute(self, input_ids: Ids, token_types: Types = None) -> Output:
         return self.run(self.pack(input_ids, token_types))
 
-    def warm_up(self, sizes: Sequence[tuple[int, int]]) -> None:
-        for texts in made_up_texts(self.tables, sizes):
-            self.compute(texts)
+    def warm_up(self, batches: Sequence[Tokens]) -> None:
+        """On every lane, because each has graphs of its own."""
+        for tokens in batches:
+            packed = self.pack(tokens)
+            begun = [self.launch(packed) for _ in range(self.in_flight)]
+            for each in begun:
+                self.finish(each)
 
     @torch.inference_mode()
     def pack(self, input_ids: Ids, token_types: Types = None) -> HostBatch:
         """The part of the work that needs no GPU."""
-        lengths = self.packer.lengths(input_ids)
-        sizes = {"tokens": int(lengths.sum()), "sequences": len(lengths)}
+        tokens = batch_of(input_ids, token_types)
+        sizes = {"tokens": tokens.total, "sequences": len(tokens)}
         mode = self.mode
         if mode == "auto":
             mode = "graph" if sizes["tokens"] <= GRAPH_UP_TO_TOKENS else "sync"
-        longest, typed = int(lengths.max()), self.packer.typed
+        longest, typed = int(tokens.lengths.max()), self.packer.typed
         if mode == "graph":
             layout = bucket_of(**sizes, longest=longest, positions=self.tables.positions, typed=typed)
         else:
             layout = Layout(**sizes, max_length=longest, typed=typed)
-        return HostBatch(self.packer.fill(layout, input_ids, token_types), layout, lengths, mode)
+        return HostBatch(self.packer.fill(layout, tokens), layout, torch.from_numpy(tokens.lengths), mode)
 
     @torch.inference_mode()
-    def run(self, batch: HostBatch) -> Output:
-        """Copy a packed batch to the GPU, compute, and copy the results back."""
+    def launch(self, packed: HostBatch) -> "Begun":
+        """Copy to the GPU and begin to compute. Where no lane is free, the oldest batch in flight is finished first,
+        whoever launched it: nobody waits for a stream that is not read on."""
         with self._computing:
-            return self._run_graph(batch) if batch.mode == "graph" else self._run_sync(batch)
+            begun = Begun(packed)
+            if packed.mode == "sync":
+                begun.output = self._run_sync(packed)
+                return begun
+            if not self._idle:
+                self._settle(self._flying[0])
+            lane = next((lane for lane in self._idle if packed.layout in lane.captured), self._idle[0])
+            begun.ticket = lane.launch(packed.buffer, packed.layout, self._expected)
+            begun.lane = lane
+            self._idle.remove(lane)
+            self._flying.append(begun)
+            return begun
+
+    def finish(self, begun: "Begun") -> Output:
+        if begun.ticket is not None and begun.output is None:
+            with contextlib.suppress(Exception):  # the same failure is met below, where the lane is given back
+                begun.ticket.wait()  # outside of the lock: others may launch meanwhile
+        with self._computing:
+            if begun in self._flying:
+                self._settle(begun)
+        if begun.output is None:
+            raise begun.error or ModelError("the batch was not computed")
+        return begun.output
+
+    def run(self, packed: HostBatch) -> Output:
+        """Copy a packed batch to the GPU, compute, and copy the results back."""
+        return self.finish(self.launch(packed))
+
+    def check_alive(self) -> None:
+        """After some failures (an illegal address, a launch that failed) every later call fails in this process."""
+        if not self.device.startswith("cuda"):
+            return
+        try:
+            torch.cuda.synchronize(self.device)
+        except Exception as error:
+            raise ModelError(
+                f"the GPU failed and answers nothing any more in this process: {first_line(error)}; start it anew, and "
+                "report what it computed"
+            ) from error
+
+    def _settle(self, begun: "Begun") -> None:
+        """Take a batch's results from its lane, which is free then."""
+        self._flying.remove(begun)
+        lane, ticket = begun.lane, begun.ticket
+        assert lane is not None and ticket is not None  # it is in flight
+        try:
+            ticket.wait()
+            outputs, starts = lane.run.apart(ticket.result, begun.batch.layout)
+            begun.output = self._output(outputs, list(starts[1:]), begun.batch)
+        except Exception as error:
+            begun.error = error
+        self._idle.append(lane)
 
     def _run_sync(self, batch: HostBatch) -> Output:
         inputs = batch.layout.views(batch.buffer.to(self.device, non_blocking=True))
         counts = OnHost(inputs, batch.layout)
         outputs = self.forward(inputs, counts)
         return self._output(to_host(outputs).numpy(), counts.starts, batch)
-
-    def _run_graph(self, batch: HostBatch) -> Output:
-        outputs, starts = self.graphs.run.apart(self.graphs(batch.buffer, batch.layout), batch.layout)
-        return self._output(outputs, list(starts[1:]), batch)
 
     def _output(self, outputs: Numbers, starts: Sequence[Numbers], batch: HostBatch) -> Output:
         """From what came back: lengths change at the pruning layers only; from the layer `alone` on, one token is left.

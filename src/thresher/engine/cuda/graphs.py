@@ -1,7 +1,6 @@
 """The whole forward as one CUDA graph per bucket of sizes: no launch and no waiting between copy in and copy out."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,12 @@ from torch import Tensor
 from thresher.engine.cuda.batch import Inputs, Layout
 from thresher.engine.cuda.forward import Forward
 from thresher.engine.cuda.live import Numbers, OnDevice
+from thresher.engine.cuda.shelf import Demand, Shelf
 
 FINE_FROM = 2048  # tokens
 _capturing = threading.Lock()  # while one engine captures, no other may wait for the device
-GRAPHS = 32  # kept at a time; the one that was not used for longest goes first
+GRAPHS = 32  # kept at a time, in each lane
+REMEMBERED = 64 * GRAPHS  # batches that say which buckets are worth a graph
 
 
 class OnePass:
@@ -53,7 +54,7 @@ def bucket_of(*, tokens: int, sequences: int, longest: int, positions: int, type
     """
     return Layout(
         tokens=_stepped(tokens, least=32, steps=16 if tokens > FINE_FROM else 2),
-        sequences=1 << (sequences - 1).bit_length(),
+        sequences=4 ** -(-(sequences - 1).bit_length() // 2),
         max_length=min(positions, max(32, 1 << (longest - 1).bit_length())),
         typed=typed,
     )
@@ -74,49 +75,85 @@ class Captured:
     graph: Any
 
 
-class Graphs:
-    """Captured lazily. Without `capture`, for the interpreter, the same work is run anew each time."""
+@dataclass(frozen=True)
+class Ticket:
+    """A batch that a lane has begun: its result, on the host once `ready` (None: it is there)."""
 
-    def __init__(self, run: OnePass, *, device: str, capture: bool) -> None:
-        self.run, self.device, self.capture = run, device, capture
-        self.captured: OrderedDict[Layout, Captured] = OrderedDict()
-        # One pool for all: a replay's intermediates are dead at its end, and replays never overlap. One stream, too:
-        # memory that was freed on one is not given out on another.
+    result: Tensor
+    ready: Any = None
+
+    def wait(self) -> None:
+        if self.ready is not None:
+            self.ready.synchronize()
+
+
+class Lane:
+    """Room for one batch in flight, with graphs, memory and a stream of its own. Graphs are captured when they are
+    first needed; a bucket that its shelf does not admit runs without one.
+
+    Without `capture`, for the interpreter, the same work is run anew each time.
+    """
+
+    def __init__(self, run: OnePass, demand: Demand[Layout], *, device: str, capture: bool) -> None:
+        self.run, self.demand, self.device, self.capture = run, demand, device, capture
+        self.captured: Shelf[Layout, Captured] = Shelf(GRAPHS, demand)
+        # One pool for all: a replay's intermediates are dead at its end, and replays of a lane never overlap. One
+        # stream, too: memory that was freed on one is not given out on another.
         self.pool = torch.cuda.graph_pool_handle() if capture else None
         self.stream = torch.cuda.Stream() if capture else None  # type: ignore[no-untyped-call]
 
-    def __call__(self, buffer: Tensor, layout: Layout) -> Tensor:
-        """The result for a filled buffer, both on the host; valid until the next call."""
+    def launch(self, buffer: Tensor, layout: Layout, expected: dict[Layout, list[int]]) -> Ticket:
+        """Begin with a filled buffer on the host; the result is valid until the lane's next launch. `expected`: tokens
+        before and after each pruning, by bucket, as the first batch showed; what is new is added."""
+        self.demand.note(layout)
         if not self.capture:
-            return self.run(layout.views(buffer.to(self.device)), layout, None)
+            return Ticket(self.run(layout.views(buffer.to(self.device)), layout, None))
         captured = self.captured.get(layout)
+        if captured is None and not self.captured.admits(layout):
+            return self._uncaptured(buffer, layout, expected)
         if captured is None:
             with _capturing:
-                captured = self._captured(layout, buffer)
-        self.captured.move_to_end(layout)
-        captured.inputs.copy_(buffer, non_blocking=True)
-        captured.graph.replay()
-        torch.cuda.current_stream().synchronize()
-        return captured.result
+                captured = self._captured(layout, buffer, expected)
+        with torch.cuda.stream(self.stream):
+            captured.inputs.copy_(buffer, non_blocking=True)
+            captured.graph.replay()
+            return Ticket(captured.result, _event())
 
-    def _captured(self, layout: Layout, buffer: Tensor) -> Captured:
-        """The first batch of a bucket shows how many tokens are left where; tiles are chosen for that."""
-        while len(self.captured) >= GRAPHS:
-            torch.cuda.synchronize()
-            self.captured.popitem(last=False)
+    def _uncaptured(self, buffer: Tensor, layout: Layout, expected: dict[Layout, list[int]]) -> Ticket:
+        with torch.cuda.stream(self.stream):
+            inputs = buffer.to(self.device, non_blocking=True)
+            result = self.run(layout.views(inputs), layout, expected.get(layout))
+            host = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
+            host.copy_(result, non_blocking=True)
+            return Ticket(host, _event())
+
+    def _captured(self, layout: Layout, buffer: Tensor, expected: dict[Layout, list[int]]) -> Captured:
+        """The first batch of a bucket shows how many tokens are left where; tiles are chosen for that, the same in
+        every lane: a text's result must not depend on which of them computes it."""
+        self.captured.make_room()  # nothing of an idle lane is still running
         inputs = buffer.to(self.device)
         views = layout.views(inputs)
         stream = self.stream
         assert stream is not None  # there is one to capture on
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            expected = self.run.tokens_seen(self.run(views, layout, None).cpu(), layout)
-            result = self.run(views, layout, expected)  # compiles, which cannot happen during a capture
+            if layout not in expected:
+                expected[layout] = self.run.tokens_seen(self.run(views, layout, None).cpu(), layout)
+            seen = expected[layout]
+            result = self.run(views, layout, seen)  # compiles, which cannot happen during a capture
             host = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=stream, capture_error_mode="thread_local"):
-            host.copy_(self.run(views, layout, expected), non_blocking=True)
-        self.captured[layout] = Captured(inputs=inputs, result=host, graph=graph)
-        return self.captured[layout]
+            host.copy_(self.run(views, layout, seen), non_blocking=True)
+        captured = Captured(inputs=inputs, result=host, graph=graph)
+        self.captured.put(layout, captured)
+        return captured
+
+
+def _event() -> Any:
+    """What the current stream has been given so far, to be waited for."""
+    event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it without types
+    event.record()
+    return event

@@ -1,0 +1,76 @@
+"""Tokenizing in other processes: the same tokens, whatever happens to a worker."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from tests.tokenizing.kinds import tokenizer
+from tests.tokenizing.test_read import HOSTILE
+from thresher.tokenizing.fast import FastTokenizer
+from thresher.tokenizing.read import read_texts
+from thresher.tokenizing.workers import TokenizingProcesses
+
+OPTIONS: dict[str, Any] = {"limit": 16, "cuts": "longest_first", "pairs": None}
+ITEMS: list[Any] = [item for text in HOSTILE for item in (text, (text, "the plot " * 9))] + [7, None, ("a", "b", "c")]
+
+
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    reader = FastTokenizer.of(tokenizer("wordpiece"))
+    assert reader is not None
+    found = TokenizingProcesses(reader, 2)
+    yield found
+    found.close()
+
+
+def assert_the_same(processes: TokenizingProcesses, items: list[Any]) -> None:
+    found, expected = processes.read(items, **OPTIONS), read_texts(processes.tokenizer, items, **OPTIONS)
+    assert found.rows() == expected.rows() and found.problems == expected.problems
+    assert found.truncated.tolist() == expected.truncated.tolist()
+
+
+def test_the_same_tokens(processes: TokenizingProcesses) -> None:
+    for _ in range(3):  # every worker has a turn
+        assert_the_same(processes, ITEMS)
+    assert all(worker.process is not None for worker in processes._workers)
+
+
+def test_a_worker_that_is_ended_takes_nothing_with_it(processes: TokenizingProcesses) -> None:
+    victim = processes._workers[0].process
+    assert victim is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.wait()
+    for _ in range(4):
+        assert_the_same(processes, ITEMS)
+
+
+def test_an_item_that_cannot_be_sent(processes: TokenizingProcesses) -> None:
+    assert_the_same(processes, ["a", lambda: None, "film"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+def test_a_forked_child_leaves_its_parents_workers_alone(processes: TokenizingProcesses) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            assert_the_same(processes, ITEMS)
+            processes.close()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert_the_same(processes, ITEMS)
+
+
+def test_after_the_end() -> None:
+    reader = FastTokenizer.of(tokenizer("cased"))
+    assert reader is not None
+    found = TokenizingProcesses(reader, 1)
+    (worker,) = found._workers
+    process = worker.process
+    assert process is not None
+    found.close()
+    assert process.returncode is not None
+    assert_the_same(found, ITEMS)
