@@ -41,7 +41,7 @@ from thresher.models.plan import plan_of
 from thresher.text import is_blank
 from thresher.workplace import expanded
 
-MANY_TEXTS = 8192  # from here on it pays to start processes that tokenize, where there may be some
+MANY_TEXTS = 16_384  # from here on it pays to start processes that tokenize, where there may be some
 
 
 class Engine:
@@ -220,7 +220,7 @@ class Engine:
         many as come together; `sizes` are (texts, tokens of each) of batches. On a GPU this compiles kernels and
         captures graphs; tokenizing processes, where there are any, are started."""
         check_process(self._process, self.executor.device)
-        self._stream.tokenizing.start()
+        self._stream.tokenizing.start(wait=True)
         tokens = self._stream.tokens(list(check_items(items)))
         numbers = batches_of(tokens, self.executor.token_budget, by_length=self.executor.by_length)
         made_up = made_up_texts(self.executor.tables, check_sizes(sizes))

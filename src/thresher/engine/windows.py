@@ -115,6 +115,10 @@ def batches_of(tokens: Tokens, max_tokens: int, *, by_length: bool) -> list[Plac
 
 
 def _characters(item: Any) -> int:
-    if isinstance(item, tuple):
-        return sum(len(part) for part in item if isinstance(part, str))
-    return len(item) if isinstance(item, str) else 0
+    if isinstance(item, str):
+        return len(item)
+    try:
+        first, second = item
+        return len(first) + len(second)
+    except (TypeError, ValueError):  # whatever it is, it gets an error later
+        return 0
