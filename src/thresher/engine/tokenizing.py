@@ -16,8 +16,8 @@ from thresher.tokenizing.workers import TokenizingProcesses
 # Python threads that take ids out of the tokenizer's own threads: more of them only wait for each other.
 THREADS = 4
 MANY_CORES = 12  # from here on processes tokenize for a GPU; each makes about 7,000 texts a second
-SPARED = 4  # cores for the engine itself
-MOST = 12
+SPARED = 2  # cores for the engine itself
+MOST = 14
 
 
 class Tokenizing:
