@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tasks": {"core", "tokenizing"},
     "training": {"core", "models", "tasks"},
     "baselines": {"core", "models", "training"},
-    "evaluation": {"core", "models", "engine", "tasks", "baselines", "tokenizing"},
+    "evaluation": {"core", "models", "engine", "tasks", "baselines"},
     "report": set(),
     "jobs": {"core", "models", "engine", "tasks", "training", "baselines", "evaluation", "report"},
 }

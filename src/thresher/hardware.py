@@ -39,6 +39,13 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def usable_cores() -> int:
+    """Cores that this process may use, which can be fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def features() -> dict[str, bool]:
     """The instruction sets that decide which arithmetic is fast."""
     return {name: flag in cpu_flags() for name, flag in CPU_FEATURES.items()}

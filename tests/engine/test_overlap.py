@@ -80,6 +80,24 @@ def test_a_conversation(engine: Engine) -> None:
     assert len(said) == 6
 
 
+def test_a_progress_bar_around_a_live_stream_is_live(engine: Engine) -> None:
+    """It has a method for its length, and none to give."""
+    answered = 0
+
+    class Bar:
+        def __iter__(self) -> Iterator[str]:
+            for number in range(4):
+                assert answered == number
+                yield "film"
+
+        def __len__(self) -> int:
+            raise TypeError("the total is unknown")
+
+    for _ in engine.predict(Bar(), window=1):
+        answered += 1
+    assert answered == 4
+
+
 def test_what_has_a_length_is_read_ahead(engine: Engine) -> None:
     class Counted(list[str]):
         read = 0
@@ -184,7 +202,7 @@ def test_warm_up_takes_texts_and_sizes(engine: Engine) -> None:
     [
         ("cpu", None, True, 64, 0, "a CPU computes far longer"),
         ("cuda", None, True, 4, 0, "processes pay from 12 cores on, and there are 4"),
-        ("cuda", None, True, 16, 12, "a GPU waits for the tokenizer"),
+        ("cuda", None, True, 16, 14, "a GPU waits for the tokenizer"),
         ("cuda", 3, True, 16, 3, "workers = 3 was asked for"),
         ("cuda", 0, True, 16, 0, "workers = 0 was asked for"),
         ("cuda", 3, False, 16, 0, "called by one thread at a time"),

@@ -1,4 +1,4 @@
-"""What `thresher doctor` measures: products that take turns, undisturbed ones only, repeated or said to be uncertain."""
+"""What `thresher doctor` measures: products that take turns, undisturbed ones only, repeated or uncertain."""
 
 import time
 from collections.abc import Callable

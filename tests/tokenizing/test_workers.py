@@ -21,6 +21,8 @@ def processes() -> Any:
     reader = FastTokenizer.of(tokenizer("wordpiece"))
     assert reader is not None
     found = TokenizingProcesses(reader, 2)
+    assert_the_same(found, ITEMS)  # by nobody else, as long as nobody is ready
+    found.wait()
     yield found
     found.close()
 
@@ -34,11 +36,11 @@ def assert_the_same(processes: TokenizingProcesses, items: list[Any]) -> None:
 def test_the_same_tokens(processes: TokenizingProcesses) -> None:
     for _ in range(3):  # every worker has a turn
         assert_the_same(processes, ITEMS)
-    assert all(worker.process is not None for worker in processes._workers)
+    assert all(worker.process is not None for worker in processes._team.workers)
 
 
 def test_a_worker_that_is_ended_takes_nothing_with_it(processes: TokenizingProcesses) -> None:
-    victim = processes._workers[0].process
+    victim = processes._team.workers[0].process
     assert victim is not None
     os.kill(victim.pid, signal.SIGKILL)
     victim.wait()
@@ -68,9 +70,20 @@ def test_after_the_end() -> None:
     reader = FastTokenizer.of(tokenizer("cased"))
     assert reader is not None
     found = TokenizingProcesses(reader, 1)
-    (worker,) = found._workers
+    found.wait()
+    (worker,) = found._team.workers
     process = worker.process
     assert process is not None
     found.close()
     assert process.returncode is not None
+    assert_the_same(found, ITEMS)
+
+
+def test_an_end_before_the_beginning() -> None:
+    reader = FastTokenizer.of(tokenizer("cased"))
+    assert reader is not None
+    found = TokenizingProcesses(reader, 3)
+    found.close()
+    assert_the_same(found, ITEMS)
+    found.wait()
     assert_the_same(found, ITEMS)

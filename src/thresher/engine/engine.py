@@ -1,7 +1,7 @@
 """The engine that users hold: texts in, answers out, in packed batches that really drop tokens."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from thresher.engine.scales import read_scales
 from thresher.engine.stream import TextStream
 from thresher.engine.tokenizing import Tokenizing
 from thresher.engine.weights import LayerScales, read_weights
-from thresher.engine.windows import Item, batches_of
+from thresher.engine.windows import Item, batches_of, count_of
 from thresher.errors import ConfigError, DataError, ModelError
 from thresher.models.attach import known_of, length_in_training
 from thresher.models.checkpoint import load, load_dense
@@ -41,7 +41,7 @@ from thresher.models.plan import plan_of
 from thresher.text import is_blank
 from thresher.workplace import expanded
 
-MANY_TEXTS = 8192  # from here on it pays to start processes that tokenize, where there may be some
+MANY_TEXTS = 16_384  # from here on it pays to start processes that tokenize, where there may be some
 
 
 class Engine:
@@ -191,7 +191,7 @@ class Engine:
         """
         parts = self.stream_arrays(items, max_tokens=max_tokens, window=window, read_ahead=read_ahead)
         found = (prediction for part in parts for prediction in part)
-        return with_bar(found, total=_count(items)) if progress else found
+        return with_bar(found, total=count_of(items)) if progress else found
 
     def predict_arrays(
         self, items: Sequence[Item], *, max_tokens: int | None = None, progress: bool = False
@@ -199,7 +199,7 @@ class Engine:
         """All results at once as arrays, without an object for each text: labels, probabilities, values, kept, tokens,
         truncated, errors; and outputs, which are an embedder's vectors."""
         computed = self._compute(items, max_tokens=max_tokens)
-        parts = list(with_bar(computed, total=_count(items), of=len) if progress else computed)
+        parts = list(with_bar(computed, total=count_of(items), of=len) if progress else computed)
         return Answers.joined(parts) if parts else self._stream.nothing()
 
     def stream_arrays(
@@ -220,7 +220,7 @@ class Engine:
         many as come together; `sizes` are (texts, tokens of each) of batches. On a GPU this compiles kernels and
         captures graphs; tokenizing processes, where there are any, are started."""
         check_process(self._process, self.executor.device)
-        self._stream.tokenizing.start()
+        self._stream.tokenizing.start(wait=True)
         tokens = self._stream.tokens(list(check_items(items)))
         numbers = batches_of(tokens, self.executor.token_budget, by_length=self.executor.by_length)
         made_up = made_up_texts(self.executor.tables, check_sizes(sizes))
@@ -289,7 +289,7 @@ class Engine:
         check_process(self._process, self.executor.device)
         max_tokens = self.executor.token_budget if max_tokens is None else check_max_tokens(max_tokens)
         window = self.executor.window if window is None else check_window(window)
-        if read_ahead or (_count(items) or 0) >= MANY_TEXTS:
+        if read_ahead or (count_of(items) or 0) >= MANY_TEXTS:
             self._stream.tokenizing.start()
         return self._stream(check_items(items), max_tokens=max_tokens, window=window, ahead=read_ahead)
 
@@ -302,11 +302,6 @@ def set_threads(threads: int | None) -> None:
     threads = check_threads(threads)
     if threads is not None:
         torch.set_num_threads(threads)
-
-
-def _count(items: Iterable[Item]) -> int | None:
-    """How many there are, where that is known before they are read."""
-    return len(items) if isinstance(items, Sized) else None
 
 
 def with_bar(found: Iterator[Any], *, total: int | None, of: Callable[[Any], int] = lambda one: 1) -> Iterator[Any]:

@@ -102,11 +102,12 @@ def batch_of(input_ids: Ids, token_types: Types = None) -> Tokens:
 
 
 def made_up_texts(tables: Tables, sizes: Sequence[tuple[int, int]]) -> list[Tokens]:
-    """Batches of these sizes, (texts, tokens of each), to warm up with: any ids do."""
-    found = []
+    """Batches of these sizes, (texts, tokens of each), to warm up with: any ids do, but texts of one word would keep
+    all of their tokens, or none."""
+    found, drawn = [], np.random.default_rng(0)
     for texts, length in sizes:
         length = min(length, tables.positions)
-        ids = np.full(texts * length, 1 % tables.words, np.int32)
+        ids = drawn.integers(0, tables.words, texts * length, np.int32)
         starts = np.arange(texts + 1, dtype=np.int64) * length
         found.append(Tokens(ids, None, starts, np.zeros(texts, np.bool_)))
     return found

@@ -131,12 +131,13 @@ class TextStream:
     def _finished(self, group: Group) -> Answers:
         """All of a group's texts, back in order."""
         tokens, texts = group.tokens, len(group.tokens)
-        outputs = np.full((texts, self.width), np.nan, np.float32)
-        kept = np.zeros((texts, self.executor.shape.layers), np.int32)
         problems = {number: problem.says for number, problem in tokens.problems.items()}
-        for batch in group.batches:
-            for numbers, found in self._computed(tokens, batch, problems):
-                outputs[numbers], kept[numbers] = found.outputs.numpy(), found.kept.numpy()
+        parts = [part for batch in group.batches for part in self._computed(tokens, batch, problems)]
+        width = parts[0][1].outputs.shape[1] if parts else self.width
+        outputs = np.full((texts, width), np.nan, np.float32)
+        kept = np.zeros((texts, self.executor.shape.layers), np.int32)
+        for numbers, found in parts:
+            outputs[numbers], kept[numbers] = found.outputs.numpy(), found.kept.numpy()
         computed = kept[:, 0] > 0
         for number in np.flatnonzero(computed & ~np.isfinite(outputs).all(axis=1)).tolist():
             problems[number] = f"the prediction is not a number in {self.executor.dtype}"  # or it would pass for one

@@ -1,13 +1,13 @@
 """How an engine tokenizes: in this thread, in a few others, or in processes; the tokens are the same."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from thresher.engine.checks import check_workers
 from thresher.engine.forks import OneAtATime
+from thresher.hardware import usable_cores
 from thresher.tokenizing.fast import FastTokenizer, text_tokenizer
 from thresher.tokenizing.read import read_texts
 from thresher.tokenizing.tokens import Tokens
@@ -16,8 +16,8 @@ from thresher.tokenizing.workers import TokenizingProcesses
 # Python threads that take ids out of the tokenizer's own threads: more of them only wait for each other.
 THREADS = 4
 MANY_CORES = 12  # from here on processes tokenize for a GPU; each makes about 7,000 texts a second
-SPARED = 4  # cores for the engine itself
-MOST = 12
+SPARED = 2  # cores for the engine itself
+MOST = 14
 
 
 class Tokenizing:
@@ -38,7 +38,7 @@ class Tokenizing:
         self.limit, self.cuts, self.pairs = limit, cuts, pairs
         self._tokenizing = OneAtATime()  # a slow tokenizer keeps its truncation as state: one call at a time
         fast = isinstance(self.reader, FastTokenizer)
-        self.workers, self.why = choose_workers(device, check_workers(workers), fast=fast, cores=os.cpu_count() or 1)
+        self.workers, self.why = choose_workers(device, check_workers(workers), fast=fast, cores=usable_cores())
         self._threads = self.workers or (THREADS if device != "cpu" and fast else 1)
         self.ahead = self._threads + 2
         self._processes: TokenizingProcesses | None = None
@@ -53,12 +53,15 @@ class Tokenizing:
         with self._tokenizing:
             return read_texts(self.reader, items, **options)
 
-    def start(self) -> None:
-        """Start the processes, if there are to be any; until then threads do their work."""
-        if self.workers and self._processes is None and isinstance(self.reader, FastTokenizer):
-            with self._tokenizing:
-                if self._processes is None:
-                    self._processes = TokenizingProcesses(self.reader, self.workers)
+    def start(self, *, wait: bool = False) -> None:
+        """Start the processes, if there are to be any; until they are ready threads do their work."""
+        if not self.workers or not isinstance(self.reader, FastTokenizer):
+            return
+        with self._tokenizing:
+            if self._processes is None:
+                self._processes = TokenizingProcesses(self.reader, self.workers)
+        if wait:
+            self._processes.wait()
 
     @contextlib.contextmanager
     def threads(self) -> Iterator[Callable[[], ThreadPoolExecutor]]:

@@ -27,7 +27,7 @@ class Source:
         """small: whether pieces are to be smaller than windows."""
         self._stream: Iterator[Item] = iter(items)
         self._window, self._small = window, small
-        self._ahead = ahead or isinstance(items, Sized)
+        self._ahead = ahead or count_of(items) is not None
         self._left, self._owed, self.ended = window, 0, False
         self.failure: Exception | None = None
 
@@ -114,7 +114,19 @@ def batches_of(tokens: Tokens, max_tokens: int, *, by_length: bool) -> list[Plac
     return [*found, good[start:]] if len(good) else []
 
 
+def count_of(items: Iterable[Item]) -> int | None:
+    """How many there are, where that is known before they are read."""
+    try:
+        return len(items) if isinstance(items, Sized) else None
+    except TypeError:  # a wrapper of a stream, such as a progress bar, may only look as if it had a length
+        return None
+
+
 def _characters(item: Any) -> int:
-    if isinstance(item, tuple):
-        return sum(len(part) for part in item if isinstance(part, str))
-    return len(item) if isinstance(item, str) else 0
+    if isinstance(item, str):
+        return len(item)
+    try:
+        first, second = item
+        return len(first) + len(second)
+    except (TypeError, ValueError):  # whatever it is, it gets an error later
+        return 0

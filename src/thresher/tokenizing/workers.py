@@ -4,6 +4,7 @@ A worker is a fresh Python without torch or transformers; it knows one tokenizer
 flat arrays. It ends when its input does, so that none outlives the process that started it.
 """
 
+import contextlib
 import os
 import pickle
 import queue
@@ -11,6 +12,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any, BinaryIO
@@ -24,34 +26,77 @@ _SERVE = "from thresher.tokenizing.workers import serve; serve()"
 
 
 class TokenizingProcesses:
-    """`count` workers with one tokenizer. Any thread may call; each call is one worker's work."""
+    """`count` workers with one tokenizer. Any thread may call; each call is one worker's work. Workers are started in
+    the background, which takes a second or two; until the first is ready, calls are answered here."""
 
     def __init__(self, tokenizer: FastTokenizer, count: int) -> None:
-        self.tokenizer, self.count, self._process = tokenizer, count, os.getpid()
+        self.tokenizer, self._process = tokenizer, os.getpid()
+        self._team = _Team(count)
         told = pickle.dumps(tokenizer, pickle.HIGHEST_PROTOCOL)
-        self._workers = [_Worker(told) for _ in range(count)]
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
-        self._finalizer = weakref.finalize(self, _close, self._workers, self._process)
+        threading.Thread(target=self._team.start, args=(told,), daemon=True, name="starting workers").start()
+        self._finalizer = weakref.finalize(self, self._team.end, self._process)
+
+    def wait(self) -> None:
+        """Until all workers are ready."""
+        self._team.ready.wait()
 
     def read(self, items: Sequence[Any], *, limit: int, cuts: str, pairs: bool | None) -> Tokens:
         """As `read_texts`. What a worker cannot do, because it was ended or cannot be sent an item, is done here."""
-        if os.getpid() != self._process:  # the workers are those of the parent
-            return read_texts(self.tokenizer, items, limit=limit, cuts=cuts, pairs=pairs)
-        worker = self._idle.get()
-        try:
-            found = worker.ask((list(items), limit, cuts, pairs))
-        except BaseException:  # half a message may be on its way: the next one would be answered with it
-            worker.end()
-            raise
-        finally:
-            self._idle.put(worker)
+        # In a forked child the workers are those of the parent.
+        worker = self._team.idle_worker() if os.getpid() == self._process else None
+        found = None
+        if worker is not None:
+            try:
+                found = worker.ask((list(items), limit, cuts, pairs))
+            except BaseException:  # half a message may be on its way: the next one would be answered with it
+                worker.end()
+                raise
+            finally:
+                self._team.idle.put(worker)
         return read_texts(self.tokenizer, items, limit=limit, cuts=cuts, pairs=pairs) if found is None else found
 
     def close(self) -> None:
         """End the workers; calls are then answered here."""
         self._finalizer()
+
+
+class _Team:
+    """Workers, and which of them have nothing to do."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.workers = count, list[_Worker]()
+        self.idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self.ready, self.ended = threading.Event(), threading.Event()
+
+    def start(self, told: bytes) -> None:
+        """All of them at once, and then wait for each."""
+        try:
+            for _ in range(self.count):
+                if not self.ended.is_set():
+                    self.workers.append(_Worker(told))
+            for worker in self.workers:
+                worker.greet()
+                self.idle.put(worker)
+        finally:
+            self.ready.set()
+        if self.ended.is_set():  # somebody was faster
+            self._end_workers()
+
+    def idle_worker(self) -> "_Worker | None":
+        """One that has nothing to do, waited for once all are ready; before that, None where there is none yet."""
+        try:
+            return self.idle.get_nowait()
+        except queue.Empty:
+            return self.idle.get() if self.ready.is_set() and self.workers else None
+
+    def end(self, process: int) -> None:
+        if os.getpid() == process:
+            self.ended.set()
+            self._end_workers()
+
+    def _end_workers(self) -> None:
+        for worker in list(self.workers):
+            worker.end()
 
 
 class _Worker:
@@ -69,6 +114,14 @@ class _Worker:
                 [sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
             )
             _send(self._pipe("stdin"), told)
+        except (OSError, ValueError):
+            self.end()
+
+    def greet(self) -> None:
+        """Wait until it knows its tokenizer; one that does not answer is ended."""
+        try:
+            if _receive(self._pipe("stdout")) is None:
+                self.end()
         except (OSError, ValueError):
             self.end()
 
@@ -92,14 +145,12 @@ class _Worker:
     def end(self) -> None:
         process, self.process = self.process, None
         if process is not None:
+            process.kill()  # first: a thread that reads from it holds the pipe until it ends
+            process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    try:
+                    with contextlib.suppress(OSError):  # what was not sent yet has no reader any more
                         pipe.close()
-                    except OSError:  # what was not sent yet has no reader any more
-                        pass
-            process.kill()
-            process.wait()
 
     def _pipe(self, name: str) -> BinaryIO:
         pipe: BinaryIO | None = getattr(self.process, name, None)
@@ -117,6 +168,7 @@ def serve() -> None:
     if told is None:
         return
     tokenizer = pickle.loads(told)
+    _send(answers, b"ready")
     while (question := _receive(questions)) is not None:
         try:
             items, limit, cuts, pairs = pickle.loads(question)
@@ -143,9 +195,3 @@ def _receive(pipe: BinaryIO) -> bytes | None:
     (size,) = _SIZE.unpack(head)
     message = pipe.read(size)
     return message if len(message) == size else None
-
-
-def _close(workers: "list[_Worker]", process: int) -> None:
-    if os.getpid() == process:
-        for worker in workers:
-            worker.end()
