@@ -1,0 +1,130 @@
+"""A part of the output as bytes: the input's columns as they were, and the results beside them."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thresher.bulk.answers import Answers
+from thresher.bulk.formats import SEPARATORS, Format
+from thresher.bulk.rows import Row, as_cell, as_json, as_kind
+from thresher.bulk.streams import packed
+
+ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the output of a shard looks like. `inputs` are the input's columns with their kinds, where they are known;
+    lines of JSON have their own. `results` are columns of ours with their kinds; `width` is of embeddings."""
+
+    format: Format
+    inputs: Mapping[str, str]
+    results: Mapping[str, str]
+    prefix: str = ""
+    width: int = 0
+
+    def names(self) -> list[str]:
+        """What results are called, the error last."""
+        return [self.prefix + name for name in (*self.results, ERROR)]
+
+
+def render(layout: Layout, rows: Sequence[Row], answers: Answers, *, table: Any, first: bool) -> bytes:
+    """A part as bytes. answers: to the rows that have an item. table: the part as Parquet had it, or None; first: it is
+    the file's first part, which has the header."""
+    columns, errors = _spread(layout, rows, answers)
+    kind, name = layout.format.kind, f"the output format {layout.format}"
+    if kind == "parquet":
+        return _parquet(layout, rows, columns, errors, table, name)
+    text = _json_lines(layout, rows, columns, errors)
+    if kind != "jsonl":
+        text = _separated(layout, rows, columns, errors, first=first)
+    return packed(text.encode("utf-8", errors="backslashreplace"), layout.format.packing, name)
+
+
+def _spread(layout: Layout, rows: Sequence[Row], answers: Answers) -> tuple[dict[str, list[Any]], list[str | None]]:
+    """Results and errors of all rows, those included that the engine never saw."""
+    places = [i for i, row in enumerate(rows) if row.item is not None]
+    errors = [row.error for row in rows]
+    columns: dict[str, list[Any]] = {name: [None] * len(rows) for name in layout.results}
+    for place, error in zip(places, answers.errors, strict=True):
+        errors[place] = error
+    for name, column in columns.items():
+        for place, value in zip(places, answers.columns[name], strict=True):
+            column[place] = value
+    return columns, errors
+
+
+def _short(value: float) -> float:
+    """A float32 in as few digits as bring it back exactly."""
+    return float(f"{value:.9g}")
+
+
+def _plain(value: Any, kind: str) -> Any:
+    """A result as JSON has it."""
+    if value is None or kind in ("string", "strings", "count", "bool"):
+        return value
+    if kind == "number":
+        return _short(value)
+    if kind == "numbers":
+        return {name: _short(one) for name, one in value.items()}
+    return [_short(one) for one in value.tolist()]
+
+
+def _json_lines(
+    layout: Layout, rows: Sequence[Row], columns: Mapping[str, list[Any]], errors: Sequence[str | None]
+) -> str:
+    if layout.format.kind != "jsonl":
+        return ""
+    lines = []
+    kinds, names = [*layout.results.values(), "string"], layout.names()
+    for row, *values in zip(rows, *columns.values(), errors, strict=True):
+        found = {name: _plain(value, kind) for name, value, kind in zip(names, values, kinds, strict=True)}
+        added = json.dumps(found, ensure_ascii=False, allow_nan=False)
+        # The line itself stays as it is: numbers, their digits and the order of columns too.
+        before = row.line or json.dumps(as_json(dict(row.values)), ensure_ascii=False)
+        between = ", " if before[1:-1].strip() else ""
+        lines.append(f"{before[:-1].rstrip()}{between}{added[1:]}\n")
+    return "".join(lines)
+
+
+def _separated(
+    layout: Layout,
+    rows: Sequence[Row],
+    columns: Mapping[str, list[Any]],
+    errors: Sequence[str | None],
+    *,
+    first: bool,
+) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=SEPARATORS[layout.format.kind], lineterminator="\n")
+    if first:
+        writer.writerow([*layout.inputs, *layout.names()])
+    kinds = [*layout.results.values(), "string"]
+    for row, *values in zip(rows, *columns.values(), errors, strict=True):
+        own = [as_cell(row.values.get(name)) for name in layout.inputs]
+        writer.writerow([*own, *(as_cell(_plain(value, kind)) for value, kind in zip(values, kinds, strict=True))])
+    return text.getvalue()
+
+
+def _parquet(
+    layout: Layout,
+    rows: Sequence[Row],
+    columns: Mapping[str, list[Any]],
+    errors: Sequence[str | None],
+    table: Any,
+    name: str,
+) -> bytes:
+    from thresher.bulk.parquet import result_types, write_parquet
+
+    own: dict[str, list[Any]] = {}
+    if table is None:
+        own = {
+            column: [as_kind(row.values.get(column), kind) for row in rows] for column, kind in layout.inputs.items()
+        }
+    results = dict(zip(layout.names(), [*columns.values(), list(errors)], strict=True))
+    kinds = dict(zip(layout.names(), [*layout.results.values(), "string"], strict=True))
+    types = result_types({**({} if table is not None else layout.inputs), **kinds}, layout.width, name)
+    return write_parquet(table, {**own, **results}, types, name)
