@@ -19,7 +19,7 @@ from thresher.bulk.formats import Format
 from thresher.bulk.reading import Place
 from thresher.bulk.streams import concatenate, on_disk
 from thresher.errors import RunError
-from thresher.records import read_json, write_json
+from thresher.records import read_json
 
 TEMPORARY = ".tmp"
 
@@ -88,8 +88,8 @@ class ShardStore:
     def write(self, part: Done, data: bytes) -> Done:
         """The part, and after it that it is done: both are on the disk when this returns."""
         part = Done(**{**asdict(part), "size": len(data)})
-        _write(self._data(part.number), data)
-        _write(self.folder / f"{part.number:06d}.json", json.dumps(asdict(part), ensure_ascii=False).encode())
+        write_whole(self._data(part.number), data)
+        write_whole(self.folder / f"{part.number:06d}.json", json.dumps(asdict(part)).encode())
         on_disk(self.folder)
         return part
 
@@ -107,7 +107,7 @@ class ShardStore:
         os.replace(temporary, out)
         on_disk(out.parent)
         self.manifest = {**self.manifest, "finished": totals(parts)}
-        write_json(self.folder / "manifest.json", self.manifest)
+        _write_manifest(self.folder, self.manifest)
         on_disk(self.folder)
         self.clear()
 
@@ -120,7 +120,12 @@ class ShardStore:
         return self.folder / f"{number:06d}.part"
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    write_whole(folder / "manifest.json", json.dumps(manifest, indent=2).encode() + b"\n")
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """All of it, on the disk, or nothing; what an end in the middle leaves behind, the next call replaces."""
     temporary = path.with_name(path.name + TEMPORARY)
     with temporary.open("wb") as file:
         file.write(data)
@@ -142,7 +147,9 @@ def begin_shards(work: Path, manifests: Sequence[Mapping[str, Any]]) -> list[Sha
     building = work / f"shards{TEMPORARY}"
     shutil.rmtree(building, ignore_errors=True)
     for number, manifest in enumerate(manifests):
-        write_json(building / f"{number:05d}" / "manifest.json", dict(manifest))
+        folder = building / f"{number:05d}"
+        folder.mkdir(parents=True)
+        _write_manifest(folder, manifest)
     on_disk(building)
     os.replace(building, work / "shards")
     on_disk(work)

@@ -36,14 +36,18 @@ class Lines:
     def __init__(self, path: Path, packing: str, start: int = 0) -> None:
         self.path, self.place = path, start
         self._disk: IO[bytes] = path.open("rb")
-        self._text: Any = _unpacked(self._disk, packing, path)
-        if packing:
-            _skip(self._text, start)
-        else:
-            self._text.seek(start)
-        if start == 0 and self._text.peek(3)[:3] == _MARK:
-            self._text.read(3)
-            self.place = 3
+        try:
+            self._text: Any = _unpacked(self._disk, packing, path)
+            if packing:
+                _skip(self._text, start)
+            else:
+                self._text.seek(start)
+            if start == 0 and self._text.peek(3)[:3] == _MARK:
+                self._text.read(3)
+                self.place = 3
+        except BaseException:
+            self._disk.close()
+            raise
 
     @property
     def read(self) -> int:

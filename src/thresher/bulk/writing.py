@@ -50,7 +50,7 @@ def _spread(layout: Layout, rows: Sequence[Row], answers: Answers) -> tuple[dict
     errors = [row.error for row in rows]
     columns: dict[str, list[Any]] = {name: [None] * len(rows) for name in layout.results}
     for place, error in zip(places, answers.errors, strict=True):
-        errors[place] = error
+        errors[place] = error and error.encode("utf-8", errors="backslashreplace").decode("utf-8")
     for name, column in columns.items():
         for place, value in zip(places, answers.columns[name], strict=True):
             column[place] = value

@@ -1,5 +1,6 @@
 """The scoring job: whole files through an engine, which can be ended at any moment and goes on where it was."""
 
+import json
 import os
 import shutil
 import time
@@ -157,31 +158,40 @@ class _Job:
         self.request, self.shards, self.single, self.progress, self.note = request, shards, single, progress, note
         self.out, self.work = request.out, work_of(request.out)
         self.record = self.out.with_name(self.out.name + ".manifest.json")
+        self.made = self.work / "out" / shards[0].name if single else self.work / "out"
         self.columns = request.columns()
 
     def run(self) -> ScoreResult:
         from thresher.bulk.store import open_shards
         from thresher.records import read_json
 
-        if self.request.overwrite:
-            self._remove()
         found = [self._looked_at(shard) for shard in self.shards]
         identities = self._identities()
         stores = list(open_shards(self.work))
-        if stores:
-            self._check_same([store.manifest for store in stores], identities, self.work)
-            if self.out.exists() and (self.work / "out").exists():
-                raise RunError(f"{self.out} appeared while its work is unfinished; move it away, and try again")
-        elif self.out.exists():
+        if stores and (other := self._other([store.manifest for store in stores], identities)):
+            if not self.request.overwrite:
+                raise self._refusal(self.work, other)
+            shutil.rmtree(self.work)
+            stores = []
+        if self.out.exists() and not self._is_moved(stores):
             self._check_ours()
-            saved = read_json(self.record, error=RunError)["shards"]
-            self._check_same(saved, identities, self.out)
-            self.note(f"{self.out} is complete; there was nothing to do")
-            return self._result(saved, computed=0, seconds=0.0)
+            if stores and not self.request.overwrite:
+                raise RunError(f"{self.out} exists, and {self.work} would replace it; allow that with --overwrite")
+            if not stores and not self.request.overwrite:
+                saved = read_json(self.record, error=RunError)["shards"]
+                if other := self._other(saved, identities):
+                    raise self._refusal(self.out, other)
+                self.note(f"{self.out} is complete; there was nothing to do")
+                shutil.rmtree(self.work, ignore_errors=True)
+                return self._result(saved, computed=0, seconds=0.0)
         computed, seconds = 0, 0.0
         if not stores or not all(store.finished for store in stores):
             stores, computed, seconds = self._computed(stores, found, identities)
-        return self._finish([store.manifest for store in stores], computed, seconds)
+        return self._finish(stores, computed, seconds)
+
+    def _is_moved(self, stores: "list[ShardStore]") -> bool:
+        """Whether all is done, and the output is in its place; what stands there before that is in the way."""
+        return bool(stores) and all(store.finished for store in stores) and not self.made.exists()
 
     def _looked_at(self, shard: "Shard") -> list[str]:
         from thresher.bulk.plan import columns_in
@@ -212,28 +222,24 @@ class _Job:
             for shard in self.shards
         ]
 
-    def _check_same(self, before: list[dict[str, Any]], now: list[dict[str, Any]], place: Path) -> None:
+    def _other(self, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str | None:
+        """What differs from work that was begun or done; None if it is the same."""
         from thresher.bulk.identity import difference
 
         names = [[str(one["input"]["name"]) for one in some] for some in (before, now)]
         what = difference({"inputs": names[0]}, {"inputs": names[1]})
         for one, other in zip(before, now, strict=False):
             what = what or difference({name: one.get(name) for name in other}, other)
-        if what is not None:
-            raise RunError(f"{place} is of other work: {what}; give the same again, or start anew with --overwrite")
+        return what
+
+    def _refusal(self, place: Path, what: str) -> RunError:
+        return RunError(f"{place} is of other work: {what}; give the same again, or start anew with --overwrite")
 
     def _check_ours(self) -> None:
+        """Nothing but what an earlier call wrote is ever replaced."""
         if not self.record.is_file():
             kind = " as a folder; for one input --out names a file" if self.single and self.out.is_dir() else ""
             raise RunError(f"{self.out} exists{kind} and was not written by thresher score; choose another --out")
-
-    def _remove(self) -> None:
-        """What an earlier call wrote, and nothing else."""
-        if self.out.exists():
-            self._check_ours()
-            shutil.rmtree(self.out) if self.out.is_dir() else self.out.unlink()
-        self.record.unlink(missing_ok=True)
-        shutil.rmtree(self.work, ignore_errors=True)
 
     def _computed(
         self, stores: "list[ShardStore]", found: list[list[str]], identities: list[dict[str, Any]]
@@ -302,17 +308,24 @@ class _Job:
                 f"{self.request.run} is an embedding model, which reads single texts; leave out --pair-column"
             )
 
-    def _finish(self, manifests: list[dict[str, Any]], computed: int, seconds: float) -> ScoreResult:
-        """The output appears, then what it is made from beside it; an end between the two is no harm."""
+    def _finish(self, stores: "list[ShardStore]", computed: int, seconds: float) -> ScoreResult:
+        """The output appears, then what it is made from beside it; an end between any two steps is no harm."""
+        from thresher.bulk.store import write_whole
         from thresher.bulk.streams import on_disk
-        from thresher.records import write_json
 
-        made = self.work / "out"
-        if made.exists():
-            os.replace(made / self.shards[0].name if self.single else made, self.out)
+        manifests = [store.manifest for store in stores]
+        if not self._is_moved(stores):
+            if self.out.exists() and not self.request.overwrite:
+                raise RunError(f"{self.out} appeared while it was computed; move it away, and the same command goes on")
+            if self.out.is_dir():
+                shutil.rmtree(self.out)
+            os.replace(self.made, self.out)
             on_disk(self.out.absolute().parent)
         result = self._result(manifests, computed=computed, seconds=seconds)
-        write_json(self.record, {**result.to_dict(), "out": self.out.name, "shards": manifests})
+        about = {**result.to_dict(), "out": self.out.name, "shards": manifests}
+        write_whole(self.record, json.dumps(about, indent=2).encode() + b"\n")
+        # Half of it must not be taken for work to go on with.
+        os.replace(self.work / "shards", self.work / "shards.tmp")
         shutil.rmtree(self.work)
         return result
 
