@@ -15,8 +15,10 @@ from thresher.bulk.formats import format_of
 from thresher.bulk.reading import Broken, Chunk, Place, read_chunks, read_header
 from thresher.errors import DataError
 
+BEGINNING = Place()
 
-def chunks(path: Path, place: Place = Place(), part_rows: int = 3) -> list[Chunk]:
+
+def chunks(path: Path, place: Place = BEGINNING, part_rows: int = 3) -> list[Chunk]:
     found = format_of(path.name)
     assert found is not None
     return list(read_chunks(path, found, place, part_rows=part_rows))
