@@ -165,7 +165,7 @@ class Pool:
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
             why = str(error).strip().splitlines()
             raise RunError(
-                f"no Ray at {self._address}: {why[0] if why else error!r}; start it, or leave it out"
+                f"no Ray at {self._address}: {why[0] if why else type(error).__name__}; start it, or leave it out"
             ) from error
         finally:
             if threading.current_thread() is threading.main_thread():  # Ray takes SIGTERM for itself
@@ -176,7 +176,7 @@ class Pool:
     def _start(self) -> None:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         room = places(nodes, *self._needs.values())
-        needs = " and ".join(f"{need:g} {name[4:].upper()}" for name, need in self._needs.items() if need)
+        needs = " and ".join(f"{need:g} {name[4:-1].upper()}" for name, need in self._needs.items() if need)
         if room == 0:
             largest = max((node.get("CPU", 0) for node in nodes), default=0)
             raise ConfigError(
