@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +100,24 @@ def write_parquet(table: Any, columns: Mapping[str, Any], types: Mapping[str, An
     names = [] if table is None else list(table.schema)
     arrays = [] if table is None else list(table.columns)
     for name, values in columns.items():
-        values = [list(one.items()) if isinstance(one, dict) else one for one in values]
         names.append(pyarrow.field(name, types[name]))
-        arrays.append(pyarrow.array(values, types[name]))
+        arrays.append(_array(values, types[name], pyarrow))
     schema = pyarrow.schema(names, metadata=None if table is None else table.schema.metadata)
     sink = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
     return sink.getvalue()
+
+
+def _array(values: Sequence[Any], kind: Any, pyarrow: Any) -> Any:
+    """A column. Maps are built from their flat keys and values, which is quicker."""
+    if not pyarrow.types.is_map(kind):
+        return pyarrow.array(values, kind)
+    there = [one or {} for one in values]
+    ends = [0, *accumulate(len(one) for one in there)]
+    starts = [None if one is None else end for one, end in zip(values, ends, strict=False)]
+    keys = pyarrow.array([name for one in there for name in one], kind.key_type)
+    items = pyarrow.array([value for one in there for value in one.values()], kind.item_type)
+    return pyarrow.MapArray.from_arrays(pyarrow.array([*starts, ends[-1]], pyarrow.int32()), keys, items)
 
 
 def join_parquet(parts: Sequence[Path], out: Path) -> None:

@@ -38,8 +38,9 @@ def render(layout: Layout, rows: Sequence[Row], answers: Answers, *, table: Any,
     kind, name = layout.format.kind, f"the output format {layout.format}"
     if kind == "parquet":
         return _parquet(layout, rows, columns, errors, table, name)
-    text = _json_lines(layout, rows, columns, errors)
-    if kind != "jsonl":
+    if kind == "jsonl":
+        text = _json_lines(layout, rows, columns, errors)
+    else:
         text = _separated(layout, rows, columns, errors, first=first)
     return packed(text.encode("utf-8", errors="backslashreplace"), layout.format.packing, name)
 
@@ -57,36 +58,54 @@ def _spread(layout: Layout, rows: Sequence[Row], answers: Answers) -> tuple[dict
     return columns, errors
 
 
-def _short(value: float) -> float:
+def _number(value: float) -> str:
     """A float32 in as few digits as bring it back exactly."""
-    return float(f"{value:.9g}")
+    return repr(float(f"{value:.9g}"))
 
 
-def _plain(value: Any, kind: str) -> Any:
-    """A result as JSON has it."""
-    if value is None or kind in ("string", "strings", "count", "bool"):
-        return value
+def _texts(column: Sequence[Any], kind: str) -> list[str]:
+    """A column's values as JSON writes them; by hand, which is quicker than json.dumps for every row."""
     if kind == "number":
-        return _short(value)
+        return ["null" if value is None else _number(value) for value in column]
+    if kind == "bool":
+        return ["null" if value is None else "true" if value else "false" for value in column]
     if kind == "numbers":
-        return {name: _short(one) for name, one in value.items()}
-    return [_short(one) for one in value.tolist()]
+        names: dict[str, str] = _Quoted()
+        return [
+            "null"
+            if value is None
+            else "{" + ", ".join([f"{names[name]}: {_number(one)}" for name, one in value.items()]) + "}"
+            for value in column
+        ]
+    if kind == "vector":
+        return ["null" if value is None else "[" + ", ".join(map(_number, value.tolist())) + "]" for value in column]
+    if kind == "string":
+        quoted = _Quoted()
+        return ["null" if value is None else quoted[value] for value in column]
+    return [json.dumps(value, ensure_ascii=False) for value in column]
+
+
+class _Quoted(dict[str, str]):
+    """Texts as JSON writes them, each written once: labels and errors come again and again."""
+
+    def __missing__(self, text: str) -> str:
+        found = json.dumps(text, ensure_ascii=False)
+        if len(self) < 1000:
+            self[text] = found
+        return found
 
 
 def _json_lines(
     layout: Layout, rows: Sequence[Row], columns: Mapping[str, list[Any]], errors: Sequence[str | None]
 ) -> str:
-    if layout.format.kind != "jsonl":
-        return ""
     lines = []
     kinds, names = [*layout.results.values(), "string"], layout.names()
-    for row, *values in zip(rows, *columns.values(), errors, strict=True):
-        found = {name: _plain(value, kind) for name, value, kind in zip(names, values, kinds, strict=True)}
-        added = json.dumps(found, ensure_ascii=False, allow_nan=False)
+    texts = [_texts(column, kind) for column, kind in zip((*columns.values(), errors), kinds, strict=True)]
+    form = ", ".join(f"{json.dumps(name, ensure_ascii=False)}: ".replace("%", "%%") + "%s" for name in names)
+    for row, values in zip(rows, zip(*texts, strict=True), strict=True):
         # The line itself stays as it is: numbers, their digits and the order of columns too.
-        before = row.line or json.dumps(as_json(dict(row.values)), ensure_ascii=False)
-        between = ", " if before[1:-1].strip() else ""
-        lines.append(f"{before[:-1].rstrip()}{between}{added[1:]}\n")
+        before = (row.line or json.dumps(as_json(dict(row.values)), ensure_ascii=False))[:-1].rstrip()
+        lines.append(f"{before}{'' if before == '{' else ', '}{form % values}}}\n")
     return "".join(lines)
 
 
@@ -103,10 +122,17 @@ def _separated(
     if first:
         writer.writerow([*layout.inputs, *layout.names()])
     kinds = [*layout.results.values(), "string"]
-    for row, *values in zip(rows, *columns.values(), errors, strict=True):
-        own = [as_cell(row.values.get(name)) for name in layout.inputs]
-        writer.writerow([*own, *(as_cell(_plain(value, kind)) for value, kind in zip(values, kinds, strict=True))])
+    cells = [_cells(column, kind) for column, kind in zip((*columns.values(), errors), kinds, strict=True)]
+    for row, values in zip(rows, zip(*cells, strict=True), strict=True):
+        writer.writerow([*(as_cell(row.values.get(name)) for name in layout.inputs), *values])
     return text.getvalue()
+
+
+def _cells(column: Sequence[Any], kind: str) -> list[str]:
+    """A column's values in a separated file: text as it is, nothing for null, the rest as JSON."""
+    if kind == "string":
+        return [value or "" for value in column]
+    return ["" if value is None else text for value, text in zip(column, _texts(column, kind), strict=True)]
 
 
 def _parquet(
