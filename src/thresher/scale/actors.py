@@ -9,9 +9,11 @@ import importlib
 import os
 import re
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -111,8 +113,10 @@ class Pool:
         self._needs = {"num_cpus": cpus, "num_gpus": gpus}
         self._workers: list[Any] = []
         self._ours = False
+        self._stack = ExitStack()
 
     def __enter__(self) -> "Pool":
+        self._stack.enter_context(redirect_stdout(sys.stderr))  # Ray prints of dead actors where results may be awaited
         try:
             self._connect()
             self._start()
@@ -124,11 +128,12 @@ class Pool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._ours:
-            self._ray.shutdown()  # actors end with it
-            return
-        for worker in self._workers:
-            self._ray.kill(worker)
+        with self._stack:
+            if self._ours:
+                self._ray.shutdown()  # actors end with it
+                return
+            for worker in self._workers:
+                self._ray.kill(worker)
 
     def run(self, parts: Iterator[Part], heard: Heard) -> Iterator[Computed]:
         """Parts in the order in which they are done; an actor takes part as soon as there is room for it."""
