@@ -34,7 +34,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "baselines": {"core", "models", "training"},
     "evaluation": {"core", "models", "engine", "tasks", "baselines"},
     "report": set(),
-    "jobs": {"core", "models", "engine", "tasks", "training", "baselines", "evaluation", "report"},
+    "bulk": {"core", "models", "engine"},
+    "scale": {"bulk"},
+    "jobs": {"core", "models", "engine", "tasks", "training", "baselines", "evaluation", "report", "bulk", "scale"},
 }
 MAY_IMPORT["experiments"] = set(MAY_IMPORT)  # all of the above, to measure it
 ROOMS = set(MAY_IMPORT)
@@ -48,6 +50,7 @@ NEVER_IMPORTS: dict[str, set[str]] = {
     "core": HUGGING_FACE,
     "report": HUGGING_FACE | {"torch", "triton"},
     "jobs": {"typer"},
+    "bulk": {"typer", "ray"},
     FRONT_DOOR: {"triton"},
 }
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from thresher.jobs.evaluate import EvaluateRequest, evaluate_run
     from thresher.jobs.prune import PruneRequest, prune
     from thresher.jobs.quantize import QuantizeRequest, quantize
+    from thresher.jobs.score import ScoreRequest, score_files
     from thresher.jobs.search import SearchRequest, search
     from thresher.models.attach import gates_of, prune_, unprune_
     from thresher.models.checkpoint import load, save
@@ -35,6 +36,7 @@ __all__ = [
     "PruneConfig",
     "PruneRequest",
     "QuantizeRequest",
+    "ScoreRequest",
     "SearchRequest",
     "ThresherError",
     "TrainConfig",
@@ -54,6 +56,7 @@ __all__ = [
     "prune_",
     "quantize",
     "save",
+    "score_files",
     "search",
     "unaccelerate_",
     "unprune_",
@@ -80,6 +83,8 @@ _HOME = {
     "quantize": "thresher.jobs.quantize",
     "EvaluateRequest": "thresher.jobs.evaluate",
     "evaluate_run": "thresher.jobs.evaluate",
+    "ScoreRequest": "thresher.jobs.score",
+    "score_files": "thresher.jobs.score",
     "BenchRequest": "thresher.jobs.bench",
     "bench": "thresher.jobs.bench",
     "gates_of": "thresher.models.attach",

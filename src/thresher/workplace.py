@@ -12,7 +12,7 @@ from typing import TextIO
 
 from thresher.errors import RunError
 
-SAVED = ("state", "study.journal")  # what an interrupted `prune` and an interrupted `search` leave behind
+SAVED = ("state", "study.journal", "shards")  # what an interrupted `prune`, `search` or `score` leaves behind
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 REFUSED = FULL | {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENAMETOOLONG}
 DEEPEST = "dense/" + "x" * 80  # files in a run have names of their own below its folder

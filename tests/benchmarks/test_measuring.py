@@ -42,7 +42,7 @@ def test_paths_are_shown_without_the_machine(tmp_path: Path) -> None:
     assert measuring.shown(tmp_path / "elsewhere") == "elsewhere"
 
 
-MARKS = ("results", "quality", "where_time_goes", "scaling", "topk_vs_threshold", "dial", "agreement", "soak")
+MARKS = ("results", "quality", "where_time_goes", "scaling", "topk_vs_threshold", "dial", "agreement", "soak", "bulk")
 
 
 def test_the_page_has_a_place_for_every_table() -> None:
@@ -52,7 +52,7 @@ def test_the_page_has_a_place_for_every_table() -> None:
     assert page.count("<!-- end -->") == len(MARKS)
 
 
-@pytest.mark.parametrize("script", ["agreement", "dial", "quality", "soak", "where_time_goes"])
+@pytest.mark.parametrize("script", ["agreement", "bulk", "dial", "quality", "soak", "where_time_goes"])
 def test_tables_are_those_of_the_records(script: str) -> None:
     """Nobody edits them by hand."""
     module = importlib.import_module(script)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from thresher.cli import bench, calibrate, demo, doctor, evaluate, explain, prune, quantize, reproduce, search
+from thresher.cli import bench, calibrate, demo, doctor, evaluate, explain, prune, quantize, reproduce, score, search
 from thresher.cli.output import fail, no_room, take_any_character
 from thresher.cli.quiet import loud_afterwards
 from thresher.errors import ConfigError, Interrupted, ThresherError
@@ -51,6 +51,8 @@ def check_paths(options: Mapping[str, Any]) -> None:
 
 
 def _advice(command: Callable[..., None], out: Path | None) -> str:
+    if command is score.score and out is not None:
+        return f"{work_of(out)} has what is done, if anything; the same command goes on"
     if command in GO_ON and out is not None:
         work = work_of(out)
         if has_state(work):
@@ -67,11 +69,12 @@ for name, command in (
     ("eval", evaluate.evaluate),
     ("quantize", quantize.quantize),
     ("explain", explain.explain),
+    ("score", score.score),
     ("bench", bench.bench),
     ("doctor", doctor.doctor),
     ("reproduce", reproduce.reproduce),
 ):
-    app.command(name)(_interruptible(command))
+    app.command(name, cls=score.WithRay if command is score.score else None)(_interruptible(command))
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,352 @@
+"""The scoring job: whole files through an engine, which can be ended at any moment and goes on where it was."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from thresher.errors import ConfigError, DataError, RunError
+from thresher.jobs.evaluate import check_length
+from thresher.jobs.places import alone
+from thresher.jobs.quiet import quiet
+from thresher.jobs.request import Note, Request, asked
+from thresher.workplace import work_of
+
+if TYPE_CHECKING:
+    from thresher.bulk.formats import Shard
+    from thresher.bulk.rows import Columns
+    from thresher.bulk.scorer import Crew, Setting
+    from thresher.bulk.store import ShardStore
+    from thresher.bulk.work import Standing
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreRequest(Request):
+    """What `score_files` is asked for: a run's folder, or any other that `Engine.load` takes; `inputs`, a file, folder
+    or pattern, or several; and `out`, a file for one file, otherwise a folder.
+
+    `format` is as the input's where neither it nor the name of `out` says otherwise. `prefix` stands before the names
+    of results. With `ray`, "local" or a cluster's address, so many `actors` compute, each with so many CPUs and GPUs.
+    """
+
+    PATHS: ClassVar[tuple[str, ...]] = ("out",)
+    COUNTS: ClassVar[tuple[str, ...]] = ("actors", "part_rows")
+
+    run: str
+    inputs: Sequence[str | Path]
+    out: Path
+    text_column: str = "text"
+    pair_column: str | None = None
+    id_column: str | None = None
+    format: str | None = None
+    prefix: str = ""
+    device: str = "auto"
+    dtype: str = "auto"
+    dial: float = 1.0
+    max_length: int | None = None
+    part_rows: int = 20_000
+    overwrite: bool = False
+    ray: str | None = None
+    actors: int | None = None
+    cpus_per_actor: float = 1.0
+    gpus_per_actor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = (self.inputs,) if isinstance(self.inputs, str | Path) else tuple(self.inputs)
+        if not given:
+            raise ConfigError("inputs is empty; give a file, a folder, or several")
+        object.__setattr__(self, "inputs", given)
+        object.__setattr__(self, "run", str(self.run))
+        check_length(self.max_length)
+        for name in ("cpus_per_actor", "gpus_per_actor"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} = {getattr(self, name)} is below 0, the smallest allowed value")
+        if self.ray is None and self.actors is not None:
+            raise ConfigError(f"actors = {self.actors} goes with --ray; without it one engine computes here")
+
+    def columns(self) -> "Columns":
+        from thresher.bulk.rows import Columns
+
+        found = Columns(self.text_column, self.pair_column, self.id_column)
+        if len(set(found.names()) - {self.id_column}) < 1 + (self.pair_column is not None):
+            raise ConfigError(f"column '{self.text_column}' is given twice; text and pair must be different columns")
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the output's bytes, beside the inputs and the run."""
+        names = ("text_column", "pair_column", "id_column", "prefix", "device", "dtype", "dial", "max_length")
+        return {name: getattr(self, name) for name in (*names, "part_rows")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreResult:
+    """What there is in `out`: rows, and how many of them have an error, were truncated; tokens read, and the mean share
+    of them that a layer passes on (None for embeddings). `texts_per_s` is of the rows of this call, `computed` in
+    `seconds`; the others were there before. `first_errors` names some."""
+
+    out: Path
+    shards: int
+    rows: int
+    errors: int
+    truncated: int
+    tokens: int
+    kept: float | None
+    computed: int
+    seconds: float
+    means: str
+    device: str
+    dtype: str
+    first_errors: tuple[str, ...]
+    provenance: dict[str, Any]
+
+    @property
+    def texts_per_s(self) -> float:
+        return self.computed / self.seconds if self.computed else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        found = {**asdict(self), "out": str(self.out), "seconds": round(self.seconds, 3)}
+        about = found.pop("provenance")  # whose device is the machine's name
+        return {**found, "texts_per_s": round(self.texts_per_s, 1), **about}
+
+
+def score_files(
+    run: str | Path | ScoreRequest,
+    *,
+    progress: "Callable[[Standing], None] | None" = None,
+    note: Note | None = None,
+    **given: Any,
+) -> ScoreResult:
+    """Score every row of files, and write them with the results beside their columns.
+
+    `given` are fields of `ScoreRequest`: `score_files("runs/sst2", inputs="reviews.jsonl", out="scored.jsonl")`. A bad
+    row gets an error of its own. After an end in the middle, kill -9 too, the same call goes on: it computes no part
+    twice and gives the same bytes.
+    """
+    from thresher.bulk.formats import list_inputs, plan_shards, read_format
+
+    request = asked(ScoreRequest, run, given, name="run")
+    say = note or (lambda text: None)
+    files, others = list_inputs(request.inputs)
+    if others:
+        say(f"left out, as they are of other kinds: {', '.join(others[:5])}{' ...' if len(others) > 5 else ''}")
+    single = len(files) == 1 and len(request.inputs) == 1 and not Path(request.inputs[0]).expanduser().is_dir()
+    wanted = None if request.format is None else read_format(request.format)
+    shards = plan_shards(files, request.out, wanted=wanted, as_folder=not single)
+    with alone(request.out), quiet():
+        return _Job(request, shards, single=single, progress=progress or (lambda standing: None), note=say).run()
+
+
+class _Job:
+    """One call's work: what is there already, what is missing, and the totals."""
+
+    def __init__(
+        self,
+        request: ScoreRequest,
+        shards: "list[Shard]",
+        *,
+        single: bool,
+        progress: "Callable[[Standing], None]",
+        note: Note,
+    ) -> None:
+        self.request, self.shards, self.single, self.progress, self.note = request, shards, single, progress, note
+        self.out, self.work = request.out, work_of(request.out)
+        self.record = self.out.with_name(self.out.name + ".manifest.json")
+        self.made = self.work / "out" / shards[0].name if single else self.work / "out"
+        self.columns = request.columns()
+
+    def run(self) -> ScoreResult:
+        from thresher.bulk.store import open_shards
+        from thresher.records import read_json
+
+        found = [self._looked_at(shard) for shard in self.shards]
+        identities = self._identities()
+        stores = list(open_shards(self.work))
+        if stores and (other := self._other([store.manifest for store in stores], identities)):
+            if not self.request.overwrite:
+                raise self._refusal(self.work, other)
+            shutil.rmtree(self.work)
+            stores = []
+        if self.out.exists() and not self._is_moved(stores):
+            self._check_ours()
+            if stores and not self.request.overwrite:
+                raise RunError(f"{self.out} exists, and {self.work} would replace it; allow that with --overwrite")
+            if not stores and not self.request.overwrite:
+                saved = read_json(self.record, error=RunError)["shards"]
+                if other := self._other(saved, identities):
+                    raise self._refusal(self.out, other)
+                self.note(f"{self.out} is complete; there was nothing to do")
+                shutil.rmtree(self.work, ignore_errors=True)
+                return self._result(saved, computed=0, seconds=0.0)
+        computed, seconds = 0, 0.0
+        if not stores or not all(store.finished for store in stores):
+            stores, computed, seconds = self._computed(stores, found, identities)
+        return self._finish(stores, computed, seconds)
+
+    def _is_moved(self, stores: "list[ShardStore]") -> bool:
+        """Whether all is done, and the output is in its place; what stands there before that is in the way."""
+        return bool(stores) and all(store.finished for store in stores) and not self.made.exists()
+
+    def _looked_at(self, shard: "Shard") -> list[str]:
+        from thresher.bulk.plan import columns_in
+        from thresher.bulk.streams import arrow
+
+        if shard.target.packing == "zst" or shard.target.kind == "parquet":
+            arrow(self.out / shard.name)
+        return columns_in(shard, self.columns)
+
+    def _identities(self) -> list[dict[str, Any]]:
+        """What each shard's output is made from; work goes on only where all of it is as it was."""
+        from thresher.bulk.identity import file_fingerprint, run_fingerprint
+        from thresher.bulk.scorer import absolute
+        from thresher.models.manifest import is_run, read_manifest
+        from thresher.models.pairs import check_pairs
+        from thresher.records import versions
+
+        if is_run(self.request.run):
+            manifest = read_manifest(Path(absolute(self.request.run)))
+            check_pairs(manifest, given_pairs=self.columns.pair is not None, name=self.request.run)
+        common = {
+            "settings": self.request.settings(),
+            "run": run_fingerprint(self.request.run),
+            "versions": versions(),
+        }
+        return [
+            {"input": file_fingerprint(shard.source), "output": f"{shard.name} ({shard.target})", **common}
+            for shard in self.shards
+        ]
+
+    def _other(self, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str | None:
+        """What differs from work that was begun or done; None if it is the same."""
+        from thresher.bulk.identity import difference
+
+        names = [[str(one["input"]["name"]) for one in some] for some in (before, now)]
+        what = difference({"inputs": names[0]}, {"inputs": names[1]})
+        for one, other in zip(before, now, strict=False):
+            what = what or difference({name: one.get(name) for name in other}, other)
+        return what
+
+    def _refusal(self, place: Path, what: str) -> RunError:
+        return RunError(f"{place} is of other work: {what}; give the same again, or start anew with --overwrite")
+
+    def _check_ours(self) -> None:
+        """Nothing but what an earlier call wrote is ever replaced."""
+        if not self.record.is_file():
+            kind = " as a folder; for one input --out names a file" if self.single and self.out.is_dir() else ""
+            raise RunError(f"{self.out} exists{kind} and was not written by thresher score; choose another --out")
+
+    def _computed(
+        self, stores: "list[ShardStore]", found: list[list[str]], identities: list[dict[str, Any]]
+    ) -> "tuple[list[ShardStore], int, float]":
+        from thresher.bulk.plan import plan_layout, saved_layout
+        from thresher.bulk.scorer import Setting, absolute
+        from thresher.bulk.store import begin_shards
+        from thresher.bulk.work import Work
+
+        request = self.request
+        # The arithmetic of work that was begun, which another moment might choose otherwise.
+        chosen = stores[0].manifest["arithmetic"] if stores else {"device": request.device, "dtype": request.dtype}
+        setting = Setting(absolute(request.run), **chosen, dial=request.dial, max_length=request.max_length)
+        with self._crew(setting, identities[0]["run"]) as crew:
+            about: Any = {"means": crew.about.means, "width": crew.about.width, "prefix": request.prefix}
+            self._check_head(crew.about.means)
+            if stores:
+                layouts = [
+                    saved_layout(shard, store.manifest["columns"], **about)
+                    for shard, store in zip(self.shards, stores, strict=True)
+                ]
+            else:
+                layouts = [
+                    plan_layout(shard, self.columns, names, **about)
+                    for shard, names in zip(self.shards, found, strict=True)
+                ]
+                arithmetic = {"device": crew.about.device, "dtype": crew.about.dtype}
+                head = {"means": crew.about.means, "arithmetic": arithmetic, "format": FORMAT_VERSION}
+                manifests = [
+                    {**identity, **head, "columns": dict(layout.inputs), "finished": None}
+                    for identity, layout in zip(identities, layouts, strict=True)
+                ]
+                self.work.mkdir(parents=True, exist_ok=True)
+                stores = begin_shards(self.work, manifests)
+            self.note(f"{crew.about.device}, {crew.about.dtype}: {crew.about.why}")
+            work = Work(self.shards, stores, layouts, found, self.columns, part_rows=request.part_rows)
+            began = time.perf_counter()
+            rows = work.run(crew, self.work / "out", self.progress)
+            return stores, rows, time.perf_counter() - began
+
+    def _crew(self, setting: "Setting", fingerprint: str) -> Any:
+        from contextlib import nullcontext
+
+        from thresher.bulk.scorer import Scorer
+
+        if self.request.ray is None:
+            crew: Crew = Scorer(setting)
+            return nullcontext(crew)
+        from thresher.scale.actors import Pool
+
+        return Pool(
+            setting,
+            fingerprint,
+            address=self.request.ray,
+            actors=self.request.actors,
+            cpus=self.request.cpus_per_actor,
+            gpus=self.request.gpus_per_actor,
+            note=self.note,
+        )
+
+    def _check_head(self, means: str) -> None:
+        if means == "score" and self.columns.pair is None:
+            raise DataError(f"{self.request.run} is a reranker; name the document's column with --pair-column")
+        if means == "embedding" and self.columns.pair is not None:
+            raise DataError(
+                f"{self.request.run} is an embedding model, which reads single texts; leave out --pair-column"
+            )
+
+    def _finish(self, stores: "list[ShardStore]", computed: int, seconds: float) -> ScoreResult:
+        """The output appears, then what it is made from beside it; an end between any two steps is no harm."""
+        from thresher.bulk.store import write_whole
+        from thresher.bulk.streams import on_disk
+
+        manifests = [store.manifest for store in stores]
+        if not self._is_moved(stores):
+            if self.out.exists() and not self.request.overwrite:
+                raise RunError(f"{self.out} appeared while it was computed; move it away, and the same command goes on")
+            if self.out.is_dir():
+                shutil.rmtree(self.out)
+            os.replace(self.made, self.out)
+            on_disk(self.out.absolute().parent)
+        result = self._result(manifests, computed=computed, seconds=seconds)
+        about = {**result.to_dict(), "out": self.out.name, "shards": manifests}
+        write_whole(self.record, json.dumps(about, indent=2).encode() + b"\n")
+        # Half of it must not be taken for work to go on with.
+        os.replace(self.work / "shards", self.work / "shards.tmp")
+        shutil.rmtree(self.work)
+        return result
+
+    def _result(self, manifests: list[dict[str, Any]], *, computed: int, seconds: float) -> ScoreResult:
+        from thresher.records import provenance
+
+        ends = [manifest["finished"] for manifest in manifests]
+        total = {name: sum(end[name] for end in ends) for name in ("rows", "errors", "truncated", "tokens")}
+        shares = None if any(end["shares"] is None for end in ends) else sum(end["shares"] for end in ends)
+        good = total["rows"] - total["errors"]
+        first = [(m["input"]["name"], end["first_error"]) for m, end in zip(manifests, ends, strict=True)]
+        arithmetic = manifests[0]["arithmetic"]
+        return ScoreResult(
+            out=self.out,
+            shards=len(manifests),
+            **total,
+            kept=None if shares is None or not good else round(shares / good, 4),
+            computed=computed,
+            seconds=seconds,
+            means=manifests[0]["means"],
+            **arithmetic,
+            first_errors=tuple(f"{name}, row {one['row']}: {one['error']}" for name, one in first if one)[:3],
+            provenance=provenance(device=arithmetic["device"], seed=None),
+        )

@@ -1,0 +1,1 @@
+"""Many engines: on this machine, or on those of a Ray cluster."""
