@@ -28,14 +28,14 @@ TEMPORARY = ".tmp"
 class Done:
     """A part that is computed: how many rows it has, how many of them with errors, and where it lies in its input.
 
-    `shares` is None where kept tokens are not known; `first` is the first error, with its row.
+    `shares` as in Answers; `first` is the first error, with its row.
     """
 
     number: int
     rows: int
     errors: int
     tokens: int
-    shares: float | None
+    shares: float
     truncated: int
     start: int
     end: int
@@ -46,7 +46,6 @@ class Done:
 
 def totals(parts: Sequence[Done]) -> dict[str, Any]:
     """What a shard's manifest says of it in the end."""
-    known = [part.shares for part in parts if part.shares is not None]
     first = next((part.first for part in parts if part.first is not None), None)
     return {
         "parts": len(parts),
@@ -54,7 +53,7 @@ def totals(parts: Sequence[Done]) -> dict[str, Any]:
         "errors": sum(part.errors for part in parts),
         "truncated": sum(part.truncated for part in parts),
         "tokens": sum(part.tokens for part in parts),
-        "shares": sum(known) if len(known) == len(parts) else None,
+        "shares": sum(part.shares for part in parts),
         "first_error": None if first is None else {"row": first[0], "error": first[1]},
     }
 

@@ -189,6 +189,8 @@ class Engine:
         (4,096 on the CPU and 32,768 on a GPU, if not given). A text that is bad, or that cannot be computed, gives a
         prediction with an error. `progress` shows a bar on standard error.
         """
+        if self.head.means == "embedding":
+            raise self._other("predict", "embed(texts)")
         parts = self.stream_arrays(items, max_tokens=max_tokens, window=window, read_ahead=read_ahead)
         found = (prediction for part in parts for prediction in part)
         return with_bar(found, total=count_of(items)) if progress else found
@@ -197,7 +199,10 @@ class Engine:
         self, items: Sequence[Item], *, max_tokens: int | None = None, progress: bool = False
     ) -> Answers:
         """All results at once as arrays, without an object for each text: labels, probabilities, values, kept, tokens,
-        truncated, errors; and outputs, which are an embedder's vectors."""
+        truncated, errors; and outputs, which are an embedder's vectors, of texts with the model's default prompt."""
+        return self._arrays(self._prompted(items), max_tokens=max_tokens, progress=progress)
+
+    def _arrays(self, items: Sequence[Item], *, max_tokens: int | None = None, progress: bool) -> Answers:
         computed = self._compute(items, max_tokens=max_tokens)
         parts = list(with_bar(computed, total=count_of(items), of=len) if progress else computed)
         return Answers.joined(parts) if parts else self._stream.nothing()
@@ -211,9 +216,7 @@ class Engine:
         read_ahead: bool = False,
     ) -> Iterator[Answers]:
         """The same for a stream, in parts that follow each other; the rest is as for `predict`."""
-        if self.head.means == "embedding":
-            raise self._other("predict", "embed(texts)")
-        return self._compute(items, max_tokens=max_tokens, window=window, read_ahead=read_ahead)
+        return self._compute(self._prompted(items), max_tokens=max_tokens, window=window, read_ahead=read_ahead)
 
     def warm_up(self, items: Sequence[Item] = (), *, sizes: Sequence[tuple[int, int]] = ()) -> None:
         """Prepare for a workload, so that its first texts do not wait: `items` are texts like those that will come, as
@@ -256,10 +259,17 @@ class Engine:
         """
         if self.head.means != "embedding":
             raise self._other("embed", "predict(texts)")
-        before, texts = self._prompt(prompt, prompt_name), check_items(texts)
+        return self._outputs(self._prompted(texts, prompt, prompt_name), progress=progress)
+
+    def _prompted(self, items: Any, prompt: str | None = None, name: str | None = None) -> Any:
+        """An embedder's texts behind their prompt; a list stays one, and a stream is not read ahead."""
+        before = self._prompt(prompt, name) if self.head.means == "embedding" else ""
+        items = check_items(items)
+        if not before:
+            return items
         # What is no text, or has nothing to read, stays as it is: a prompt would hide that.
-        items = [before + text if isinstance(text, str) and not is_blank(text) else text for text in texts]
-        return self._outputs(items, progress=progress)
+        found = (before + text if isinstance(text, str) and not is_blank(text) else text for text in items)
+        return found if count_of(items) is None else list(found)
 
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         if prompt is not None:
@@ -272,7 +282,7 @@ class Engine:
 
     def _outputs(self, items: Sequence[Item], *, progress: bool) -> Outputs:
         """(items, outputs), all of them good."""
-        answers = self.predict_arrays(items, progress=progress)
+        answers = self._arrays(items, progress=progress)
         if answers.problems:
             number = min(answers.problems)
             raise DataError(f"item {number}: {answers.problems[number]}")

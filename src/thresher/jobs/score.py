@@ -334,7 +334,6 @@ class _Job:
 
         ends = [manifest["finished"] for manifest in manifests]
         total = {name: sum(end[name] for end in ends) for name in ("rows", "errors", "truncated", "tokens")}
-        shares = None if any(end["shares"] is None for end in ends) else sum(end["shares"] for end in ends)
         good = total["rows"] - total["errors"]
         first = [(m["input"]["name"], end["first_error"]) for m, end in zip(manifests, ends, strict=True)]
         arithmetic = manifests[0]["arithmetic"]
@@ -342,7 +341,7 @@ class _Job:
             out=self.out,
             shards=len(manifests),
             **total,
-            kept=None if shares is None or not good else round(shares / good, 4),
+            kept=round(sum(end["shares"] for end in ends) / good, 4) if good else None,
             computed=computed,
             seconds=seconds,
             means=manifests[0]["means"],
