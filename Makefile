@@ -17,7 +17,7 @@ help: ## list the targets
 demo: $(STAMP) ## fine-tune, prune and compare a small real model, offline, minutes on two cores
 	HF_HUB_OFFLINE=1 $(BIN)/thresher demo
 
-test: $(STAMP) ## run every test that needs no GPU
+test: $(RIVALS) ## run every test that needs no GPU
 	$(BIN)/python -m pytest -q -m "not gpu" -n 2
 
 lint: $(STAMP) ## style, format and types

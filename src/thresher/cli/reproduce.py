@@ -35,9 +35,13 @@ def reproduce(
 
     Example: thresher reproduce lengths --models models --data glue
     """
+    import importlib.util
     import time
 
     from rich.markup import escape
+
+    if importlib.util.find_spec("thresher.experiments") is None:
+        raise RunError("experiments are not part of the installed package; clone the repository and run this there")
 
     from thresher.cli.output import console, quiet_libraries
     from thresher.experiments.experiment import Setting, experiment_named
