@@ -14,7 +14,7 @@ from torch import Tensor
 from thresher.engine.ragged import idle_rows
 
 LOG2_E = math.log2(math.e)
-TILE = 2**20  # weights held at a time, in numbers
+TILE = 2**21  # weights held at a time, in numbers
 STEP = 16  # rows of a tile, and idle keys in bf16: see laid_out
 # Sums of powers that neither overflowed nor lost a weight that counts.
 LOWEST, HIGHEST = 2.0**-60, 2.0**100

@@ -24,6 +24,7 @@ from thresher.errors import ModelError
 from thresher.hardware import native_bf16_on_cpu
 
 LONG = 64  # tokens from which on products of single heads are faster in bf16
+ROWS = 2048  # from attention to the layer's end at a time, so that what is computed on the way stays in the cache
 SMALLEST = torch.finfo(torch.float32).tiny  # a run's mean score may be zero, where all its values are
 
 Product = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out)
@@ -145,9 +146,11 @@ class Cpu:
         return self.layers[index].qkv(hidden)
 
     def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
-        layer = self.layers[index]
-        attended = _normed(layer.attention_output(context).add_(hidden), layer.attention_norm)
-        return _normed(layer.feed_forward(attended).add_(attended), layer.output_norm)
+        layer, parts = self.layers[index], []
+        for mixed, states in zip(torch.split(context, ROWS), torch.split(hidden, ROWS), strict=True):
+            attended = _normed(layer.attention_output(mixed).add_(states), layer.attention_norm)
+            parts.append(_normed(layer.feed_forward(attended).add_(attended), layer.output_norm))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def head(self, states: Tensor) -> Tensor:
         """In fp32: one row per text, so its speed does not matter and its precision does."""
