@@ -12,7 +12,7 @@ from tests.engine.test_engine import SCORES, sequences
 from tests.models.families import FAMILIES, pruned_model, ragged
 from thresher.engine.backends import attention
 from thresher.engine.backends import cpu as cpu_module
-from thresher.engine.backends.attention import LOG2_E, Tiles, laid_out, tile_rows
+from thresher.engine.backends.attention import LOG2_E, Tiles, attend_at_once, laid_out, tile_rows
 
 HEADS, SIZE = 3, 8
 LENGTHS = [1, 7, 16, 63, 65, 130, 1023]
@@ -36,14 +36,27 @@ def plainly(qkv: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
 
 
 def in_tiles(qkv: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    low = qkv.to(dtype)
-    query, key, value = laid_out(torch.stack([(LOG2_E * qkv[0]).to(dtype), *low[1:]]))
+    query, key, value = laid_out(torch.stack([(LOG2_E * qkv[0]).to(dtype), *qkv[1:].to(dtype)]), dtype)
     runs, _, length = qkv.shape[1:4]
     out = torch.empty(runs, length, HEADS, SIZE).transpose(1, 2)  # strided, as in a packed batch
-    rows = None if bias is None else (lambda part: LOG2_E * bias[:, :, part])
+    rows = None if bias is None else (lambda part: bias[:, :, part])
     received = Tiles().attend(query, key, value, keys=length, out=out, bias=rows, scored=True)
     assert received is not None
-    return out, received
+    return out, received.view(runs, HEADS, length)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("length", LENGTHS[:-1])
+def test_at_once(length: int, biased: bool) -> None:
+    qkv = drawn(2, length)
+    bias = torch.randn(2, HEADS, length, length, generator=torch.Generator().manual_seed(1)) if biased else None
+    out = torch.empty(2, length, HEADS, SIZE).transpose(1, 2)
+    rows = None if bias is None else (lambda part: bias[:, :, part])
+    query, key, value = qkv.flatten(1, 2)
+    received = attend_at_once(LOG2_E * query, key, value, out=out, bias=rows, scored=True)
+    context, exact = plainly(qkv, bias)
+    torch.testing.assert_close(out, context.float(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(received, exact.flatten(0, 1).float(), atol=1e-5, rtol=1e-5)
 
 
 def check(qkv: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> None:
@@ -108,6 +121,14 @@ def all_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_module, "native_bf16_on_cpu", lambda: True)
 
 
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_tiles_in_fp32_keep_the_parity_rules(name: str, score: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_module, "LONG", 1)
+    test_parity.test_values(name, "fp32", score)
+    test_parity.test_decisions(name, "cpu", "fp32", score)
+
+
 @pytest.mark.usefixtures("all_in_bf16")
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("name", FAMILIES)
@@ -135,5 +156,5 @@ def test_without_hardware_for_it_attention_is_never_in_bf16(dtype: str, monkeypa
     for native in (False, True):
         monkeypatch.setattr(cpu_module, "native_bf16_on_cpu", lambda native=native: native)
         engines[native] = engine_with(model, cpu(dtype)).backend
-    assert engines[False].long == math.inf
-    assert engines[True].long == (math.inf if dtype == "fp32" else cpu_module.LONG)
+    assert engines[False].long_dtype == torch.float32
+    assert engines[True].long_dtype == (torch.float32 if dtype == "fp32" else torch.bfloat16)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends import attention
-from thresher.engine.backends.attention import LOG2_E, Bias, Tiles, laid_out
+from thresher.engine.backends.attention import LOG2_E, Bias, Tiles, attend_at_once, laid_out
 from thresher.engine.backends.feedforward import FeedForward, StaticFeedForward
 from thresher.engine.backends.linear import LINEARS, StaticInt8, check_int8
 from thresher.engine.inputs import Tables
@@ -23,7 +23,7 @@ from thresher.engine.weights import Affine, Layer, LayerScales, Norm, Weights, c
 from thresher.errors import ModelError
 from thresher.hardware import native_bf16_on_cpu
 
-LONG = 64  # tokens from which on products of single heads are faster in bf16
+LONG = 64  # tokens from which on attention is in tiles: products of single heads are faster in bf16 then
 ROWS = 2048  # from attention to the layer's end at a time, so that what is computed on the way stays in the cache
 SMALLEST = torch.finfo(torch.float32).tiny  # a run's mean score may be zero, where all its values are
 
@@ -62,17 +62,15 @@ class Cpu:
         self.dtype, self.scales = dtype, scales
         # int8 products take and give float32; only bf16 keeps its activations in half precision.
         self.activation_dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
-        # Attention is in bf16 from this length on.
-        self.long = LONG if dtype != "fp32" and native_bf16_on_cpu() else math.inf
+        # Of attention inside long runs, by the run's length alone: no text's result depends on the rest of its batch.
+        self.long_dtype = torch.bfloat16 if dtype != "fp32" and native_bf16_on_cpu() else torch.float32
         if dtype.startswith("int8"):
             check_int8()
         weights = converted(weights, dtype=torch.float32, device=self.device)
         if dtype == "int8-static":
             check_scales(scales, weights)
         self.first_query, self.layers = self._layers(weights)
-        bias = weights.distance_bias
-        self.distance_bias = None if bias is None else LOG2_E * bias
-        self.weights = replace(weights, layers=[], distance_bias=None)
+        self.weights = replace(weights, layers=[])
 
     def _layers(self, weights: Weights) -> "tuple[Product | None, list[CpuLayer]]":
         """Queries of first tokens where these alone ask, and the layers with what is left of their projections."""
@@ -109,36 +107,40 @@ class Cpu:
         context = torch.empty(hidden.shape, dtype=self.activation_dtype)
         context[len(runs.positions) :] = 0  # idle rows
         scores = torch.empty(len(runs.positions)) if scored else None
-        for start, count, length in groups_of_equal_length(runs, heads=heads, alone_from=self.long):
-            rows = slice(start, start + count * length)
-            dtype = torch.float32 if length < self.long else torch.bfloat16
-            query, key, value = laid_out(_views(qkv[rows].to(dtype), 3, count, heads))
+        for start, count, length in groups_of_equal_length(runs, heads=heads, alone_from=LONG):
+            rows, long = slice(start, start + count * length), length >= LONG
+            dtype = self.long_dtype if long else torch.float32
+            own = qkv[rows].to(dtype) if long else qkv[rows]  # of many numbers, two simple copies beat one
+            query, key, value = laid_out(_views(own, 3, count, heads), dtype)
             positions = runs.positions[rows].view(count, length)
             bias = self._bias(at=positions, of=positions)
             (out,) = _views(context[rows], 1, count, heads)
-            received = tiles.attend(query, key, value, keys=length, out=out, bias=bias, scored=scored)
+            if long:
+                received = tiles.attend(query, key, value, keys=length, out=out, bias=bias, scored=scored)
+            else:
+                received = attend_at_once(query, key, value, out=out, bias=bias, scored=scored)
             if scores is not None and received is not None:
                 if self.plan.score == "value":
-                    received *= torch.linalg.vector_norm(value[:, :, :length], dim=-1, dtype=torch.float32)
-                torch.sum(received, dim=1, out=scores[rows].view(count, length))
+                    received *= torch.linalg.vector_norm(value[:, :length], dim=-1, dtype=torch.float32)
+                torch.sum(received.view(count, heads, length), dim=1, out=scores[rows].view(count, length))
         return context, None if scores is None else self._relative(scores, runs, heads)
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
-        heads, tiles = self.layers[index].heads, Tiles()
+        heads = self.layers[index].heads
         first = F.pad(runs.first, (0, idle_rows(len(runs.first), self.row_step)))
         assert self.first_query is not None  # the plan has a layer for first tokens only
-        queries = self.first_query(hidden.index_select(0, first)).float()
+        queries = self.first_query(hidden.index_select(0, first))
         key_value = self.layers[index].qkv(hidden)
         context = torch.empty(len(runs.first), hidden.shape[-1], dtype=self.activation_dtype)
         done = 0
         for start, count, length in groups_of_equal_length(runs, heads=heads):
             rows, texts = slice(start, start + count * length), slice(done, done + count)
-            (query,) = laid_out(_views(queries[texts], 1, count, heads))
-            key, value = laid_out(_views(key_value[rows].float(), 2, count, heads))
+            (query,) = laid_out(_views(queries[texts], 1, count, heads), torch.float32)
+            key, value = laid_out(_views(key_value[rows], 2, count, heads), torch.float32)
             positions = runs.positions[rows].view(count, length)
             bias = self._bias(at=positions[:, :1], of=positions)
             (out,) = _views(context[texts], 1, count, heads)
-            tiles.attend(query, key, value, keys=length, out=out, bias=bias)
+            attend_at_once(query, key, value, out=out, bias=bias)
             done += count
         return context
 
@@ -146,11 +148,12 @@ class Cpu:
         return self.layers[index].qkv(hidden)
 
     def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
-        layer, parts = self.layers[index], []
-        for mixed, states in zip(torch.split(context, ROWS), torch.split(hidden, ROWS), strict=True):
-            attended = _normed(layer.attention_output(mixed).add_(states), layer.attention_norm)
-            parts.append(_normed(layer.feed_forward(attended).add_(attended), layer.output_norm))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        layer = self.layers[index]
+        if len(hidden) > ROWS:
+            parts = zip(torch.split(context, ROWS), torch.split(hidden, ROWS), strict=True)
+            return torch.cat([self.finish(index, mixed, states) for mixed, states in parts])
+        attended = _normed(layer.attention_output(context).add_(hidden), layer.attention_norm)
+        return _normed(layer.feed_forward(attended).add_(attended), layer.output_norm)
 
     def head(self, states: Tensor) -> Tensor:
         """In fp32: one row per text, so its speed does not matter and its precision does."""
@@ -158,7 +161,7 @@ class Cpu:
 
     def _bias(self, *, at: Tensor, of: Tensor) -> Bias | None:
         """What distances add to logits; at (count, queries), of (count, keys): original positions."""
-        table = self.distance_bias
+        table = self.weights.distance_bias
         if table is None:
             return None
 
