@@ -7,7 +7,6 @@ checkout of another commit, adds a race of that commit's engine against this one
 """
 
 import argparse
-import json
 import os
 import pickle
 import subprocess
@@ -194,11 +193,16 @@ def main() -> None:
             means="score",
         )
         rows = [speed.to_dict() for speed in speeds]
+        for row in rows:
+            print(
+                row["engine"],
+                row["dtype"],
+                f"{row['texts_per_s']:.2f} pairs/s at {row['relative_flops']:.2f}",
+                flush=True,
+            )
         for row, spec in zip(rows, specs, strict=True):
             row |= {"peak_mib": peak_memory(spec, texts, BATCH).peak_mib}
-            print(
-                json.dumps({key: row[key] for key in ("engine", "dtype", "texts_per_s", "relative_flops", "peak_mib")})
-            )
+            print(row["engine"], row["dtype"], f"{row['peak_mib']:.0f} MiB", flush=True)
     lengths = [len(text.input_ids) for text in texts]
     about = {**named, "texts": len(texts), "tokens": sum(lengths) / len(lengths), "threads": options.threads}
     append_record(options.out, {**about, **made_by("long.py"), "rows": rows, "against_old": old})
