@@ -8,7 +8,7 @@ import torch
 
 from tests.engine.makers import cpu, engine_with, reference
 from tests.models.families import FAMILIES, LAYERS, LENGTHS, SEPARATOR, SOME, prune_with_, ragged, tiny_model
-from thresher.engine.backends import cpu as cpu_module
+from thresher.engine.backends import attention
 from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.linear import LINEARS
 from thresher.engine.engine import Engine
@@ -88,7 +88,7 @@ def test_big_groups_are_computed_in_pieces(score: str, monkeypatch: pytest.Monke
     model = attached("mpnet", score=score)
     inputs = sequences(ragged(model, (7, 7, 7, 7, 7, 3)))
     whole = engine_with(model, cpu()).compute(inputs)
-    monkeypatch.setattr(cpu_module, "PROBABILITIES", 2 * 4 * 7 * 7)
+    monkeypatch.setattr(attention, "TILE", 2 * 4 * 7 * 7)
     pieces = engine_with(model, cpu()).compute(inputs)
     assert torch.equal(whole.kept, pieces.kept)
     torch.testing.assert_close(whole.outputs, pieces.outputs)

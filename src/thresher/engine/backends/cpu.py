@@ -1,9 +1,10 @@
 """Fast on CPUs: matrix products over all packed tokens at once, attention per group of equally long runs.
 
-Products run in fp32, bf16 or int8; attention and scores always in fp32, because they are a few percent of the work and
-decide what is dropped.
+Products run in fp32, bf16 or int8. Where they are not in fp32, attention inside long runs is in bf16 if the processor
+has it; what tokens receive is added up in fp32 in any case.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,15 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.core.plan import PruningPlan
+from thresher.engine.backends import attention
+from thresher.engine.backends.attention import LOG2_E, Bias, Tiles, attend_at_once, laid_out
 from thresher.engine.backends.feedforward import FeedForward, StaticFeedForward
 from thresher.engine.backends.linear import LINEARS, StaticInt8, check_int8
 from thresher.engine.inputs import Tables
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.engine.weights import Affine, Layer, LayerScales, Norm, Weights, converted
 from thresher.errors import ModelError
+from thresher.hardware import native_bf16_on_cpu
 
-# Attention probabilities held at a time, in numbers: 16 MiB of them, whatever the batch.
-PROBABILITIES = 2**22
+LONG = 64  # tokens from which on attention is in tiles: products of single heads are faster in bf16 then
+ROWS = 2048  # from attention to the layer's end at a time, so that what is computed on the way stays in the cache
 SMALLEST = torch.finfo(torch.float32).tiny  # a run's mean score may be zero, where all its values are
 
 Product = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out)
@@ -58,6 +62,8 @@ class Cpu:
         self.dtype, self.scales = dtype, scales
         # int8 products take and give float32; only bf16 keeps its activations in half precision.
         self.activation_dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
+        # Of attention inside long runs, by the run's length alone: no text's result depends on the rest of its batch.
+        self.long_dtype = torch.bfloat16 if dtype != "fp32" and native_bf16_on_cpu() else torch.float32
         if dtype.startswith("int8"):
             check_int8()
         weights = converted(weights, dtype=torch.float32, device=self.device)
@@ -96,44 +102,56 @@ class Cpu:
         return hidden.to(self.activation_dtype)
 
     def attend(self, index: int, hidden: Tensor, runs: Ragged, *, scored: bool) -> tuple[Tensor, Tensor | None]:
-        layer, width = self.layers[index], hidden.shape[-1]
-        qkv = layer.qkv(hidden)
-        context = torch.empty(len(hidden), width, dtype=torch.float32)
+        heads, tiles = self.layers[index].heads, Tiles()
+        qkv = self.layers[index].qkv(hidden)
+        context = torch.empty(hidden.shape, dtype=self.activation_dtype)
         context[len(runs.positions) :] = 0  # idle rows
-        scores = torch.empty(len(runs.positions), dtype=torch.float32) if scored else None
-        for start, count, length in groups_of_equal_length(runs, heads=layer.heads):
-            rows = slice(start, start + count * length)
-            query, key, value = _by_head(qkv[rows], parts=3, count=count, heads=layer.heads)
+        scores = torch.empty(len(runs.positions)) if scored else None
+        for start, count, length in groups_of_equal_length(runs, heads=heads, alone_from=LONG):
+            rows, long = slice(start, start + count * length), length >= LONG
+            dtype = self.long_dtype if long else torch.float32
+            own = qkv[rows].to(dtype) if long else qkv[rows]  # of many numbers, two simple copies beat one
+            query, key, value = laid_out(_views(own, 3, count, heads), dtype)
             positions = runs.positions[rows].view(count, length)
-            probabilities = self._probabilities(query, key, at=positions, of=positions)
-            _place(torch.bmm(probabilities, value), context[rows], count=count)
-            if scores is not None:
-                self._receive(probabilities, value, scores[rows].view(count, length))
-        return context.to(self.activation_dtype), None if scores is None else self._relative(scores, runs, layer.heads)
+            bias = self._bias(at=positions, of=positions)
+            (out,) = _views(context[rows], 1, count, heads)
+            if long:
+                received = tiles.attend(query, key, value, keys=length, out=out, bias=bias, scored=scored)
+            else:
+                received = attend_at_once(query, key, value, out=out, bias=bias, scored=scored)
+            if scores is not None and received is not None:
+                if self.plan.score == "value":
+                    received *= torch.linalg.vector_norm(value[:, :length], dim=-1, dtype=torch.float32)
+                torch.sum(received.view(count, heads, length), dim=1, out=scores[rows].view(count, length))
+        return context, None if scores is None else self._relative(scores, runs, heads)
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
-        heads, width = self.layers[index].heads, hidden.shape[-1]
+        heads = self.layers[index].heads
         first = F.pad(runs.first, (0, idle_rows(len(runs.first), self.row_step)))
         assert self.first_query is not None  # the plan has a layer for first tokens only
         queries = self.first_query(hidden.index_select(0, first))
         key_value = self.layers[index].qkv(hidden)
-        context = torch.empty(len(runs.first), width, dtype=torch.float32)
+        context = torch.empty(len(runs.first), hidden.shape[-1], dtype=self.activation_dtype)
         done = 0
         for start, count, length in groups_of_equal_length(runs, heads=heads):
             rows, texts = slice(start, start + count * length), slice(done, done + count)
-            (query,) = _by_head(queries[texts], parts=1, count=count, heads=heads)
-            key, value = _by_head(key_value[rows], parts=2, count=count, heads=heads)
+            (query,) = laid_out(_views(queries[texts], 1, count, heads), torch.float32)
+            key, value = laid_out(_views(key_value[rows], 2, count, heads), torch.float32)
             positions = runs.positions[rows].view(count, length)
-            probabilities = self._probabilities(query, key, at=positions[:, :1], of=positions)
-            _place(torch.bmm(probabilities, value), context[texts], count=count)
+            bias = self._bias(at=positions[:, :1], of=positions)
+            (out,) = _views(context[texts], 1, count, heads)
+            attend_at_once(query, key, value, out=out, bias=bias)
             done += count
-        return context.to(self.activation_dtype)
+        return context
 
     def attend_alone(self, index: int, hidden: Tensor) -> Tensor:
         return self.layers[index].qkv(hidden)
 
     def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
         layer = self.layers[index]
+        if len(hidden) > ROWS:
+            parts = zip(torch.split(context, ROWS), torch.split(hidden, ROWS), strict=True)
+            return torch.cat([self.finish(index, mixed, states) for mixed, states in parts])
         attended = _normed(layer.attention_output(context).add_(hidden), layer.attention_norm)
         return _normed(layer.feed_forward(attended).add_(attended), layer.output_norm)
 
@@ -141,25 +159,17 @@ class Cpu:
         """In fp32: one row per text, so its speed does not matter and its precision does."""
         return self.weights.head(states.float())
 
-    def _probabilities(self, query: Tensor, key: Tensor, *, at: Tensor, of: Tensor) -> Tensor:
-        """(count x heads, queries, keys) in fp32; at (count, queries), of (count, keys): original positions."""
-        logits = torch.bmm(query, key.transpose(1, 2))
+    def _bias(self, *, at: Tensor, of: Tensor) -> Bias | None:
+        """What distances add to logits; at (count, queries), of (count, keys): original positions."""
         table = self.weights.distance_bias
-        if table is not None:
-            distance = of[:, None, :] - at[:, :, None] + len(table) // 2
-            bias = F.embedding(distance, table).permute(0, 3, 1, 2)  # several times as fast as table[distance]
-            logits.view(bias.shape).add_(bias)
-        return torch.softmax(logits, dim=-1)
+        if table is None:
+            return None
 
-    def _receive(self, probabilities: Tensor, value: Tensor, out: Tensor) -> None:
-        """What each token receives from all queries in all heads, into out (count, length).
+        def of_rows(rows: slice) -> Tensor:
+            distance = of[:, None, :] - at[:, rows, None] + len(table) // 2
+            return F.embedding(distance, table).permute(0, 3, 1, 2)  # several times as fast as table[distance]
 
-        probabilities: (count x heads, length, length), value: (count x heads, length, head width), both fp32.
-        """
-        count, length = out.shape
-        if self.plan.score == "value":
-            probabilities = probabilities.sum(dim=1).mul_(torch.linalg.vector_norm(value, dim=-1))
-        torch.sum(probabilities.view(count, -1, length), dim=1, out=out)
+        return of_rows
 
     def _relative(self, received: Tensor, runs: Ragged, heads: int) -> Tensor:
         """(total,) scores, 1 on average in every run; of all runs at once, because a batch may have many groups."""
@@ -200,11 +210,13 @@ class Cpu:
         return FeedForward(kind(layer.ffn_in), layer.activation, kind(layer.ffn_out))
 
 
-def groups_of_equal_length(runs: Ragged, *, heads: int = 1) -> Iterator[tuple[int, int, int]]:
-    """Neighbouring runs of one length: (first row, number of runs, length); big groups in pieces."""
+def groups_of_equal_length(
+    runs: Ragged, *, heads: int = 1, alone_from: float = math.inf
+) -> Iterator[tuple[int, int, int]]:
+    """Neighbouring runs of one length: (first row, number of runs, length); big groups in pieces, long runs alone."""
     start, count, length = 0, 0, 0
     for size in runs.lengths.tolist():
-        full = (count + 1) * heads * size * size > PROBABILITIES
+        full = (count + 1) * heads * size * size > attention.TILE or size >= alone_from
         if count and (size != length or full):
             yield start, count, length
             start, count = start + count * length, 0
@@ -212,18 +224,9 @@ def groups_of_equal_length(runs: Ragged, *, heads: int = 1) -> Iterator[tuple[in
     yield start, count, length
 
 
-def _by_head(packed: Tensor, *, parts: int, count: int, heads: int) -> Tensor:
-    """(rows, parts x width) -> (parts, count x heads, length, head width), in fp32."""
-    length = len(packed) // count
-    block = packed.view(count, length, parts, heads, -1).permute(2, 0, 3, 1, 4)
-    in_order = block.to(torch.float32, memory_format=torch.contiguous_format).contiguous()  # copies once in any dtype
-    return in_order.view(parts, count * heads, length, -1)
-
-
-def _place(by_head: Tensor, rows: Tensor, *, count: int) -> None:
-    """(count x heads, length, head width) into (count x length, width)."""
-    length, size = by_head.shape[1:]
-    rows.view(count, length, -1, size).copy_(by_head.view(count, -1, length, size).transpose(1, 2))
+def _views(packed: Tensor, parts: int, count: int, heads: int) -> Tensor:
+    """(rows, parts x width) -> (parts, count, heads, length, head width), where `count` runs have these rows."""
+    return packed.view(count, len(packed) // count, parts, heads, -1).permute(2, 0, 3, 1, 4)
 
 
 def check_scales(scales: Sequence[LayerScales], weights: Weights) -> None:
@@ -234,10 +237,10 @@ def check_scales(scales: Sequence[LayerScales], weights: Weights) -> None:
 
 
 def _scaled_queries(qkv: Affine, heads: int) -> Affine:
-    """Attention divides by the root of the head width; the queries' weights do it once and for all."""
+    """Attention divides by the root of the head width and takes powers of two; the queries' weights do both once."""
     width = len(qkv.bias) // 3
     factor = torch.ones(3 * width)
-    factor[:width] = (width // heads) ** -0.5
+    factor[:width] = LOG2_E * (width // heads) ** -0.5
     return Affine(weight=qkv.weight * factor[:, None], bias=qkv.bias * factor)
 
 
