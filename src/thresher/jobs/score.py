@@ -161,6 +161,7 @@ class _Job:
         self.record = self.out.with_name(self.out.name + ".manifest.json")
         self.made = self.work / "out" / shards[0].name if single else self.work / "out"
         self.columns = request.columns()
+        self.changes = [_last_change(shard.source) for shard in shards]
 
     def run(self) -> ScoreResult:
         from thresher.bulk.store import open_shards, remove_work
@@ -189,6 +190,7 @@ class _Job:
         computed, seconds = 0, 0.0
         if not stores or not all(store.finished for store in stores):
             stores, computed, seconds = self._computed(stores, found, identities)
+            self._check_unchanged(identities)
         return self._finish(stores, computed, seconds)
 
     def _is_moved(self, stores: "list[ShardStore]") -> bool:
@@ -223,6 +225,14 @@ class _Job:
             {"input": file_fingerprint(shard.source), "output": f"{shard.name} ({shard.target})", **common}
             for shard in self.shards
         ]
+
+    def _check_unchanged(self, identities: list[dict[str, Any]]) -> None:
+        """What grew while it was read gave rows that its manifest knows nothing of."""
+        from thresher.bulk.identity import file_fingerprint
+
+        for shard, last, identity in zip(self.shards, self.changes, identities, strict=True):
+            if last != _last_change(shard.source) and file_fingerprint(shard.source) != identity["input"]:
+                raise RunError(f"{shard.source} was changed while it was read; leave it alone, and give --overwrite")
 
     def _other(self, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str | None:
         """What differs from work that was begun or done; None if it is the same."""
@@ -371,3 +381,12 @@ class _Job:
             first_errors=tuple(f"{name}, row {one['row']}: {one['error']}" for name, one in first if one)[:3],
             provenance=provenance(device=arithmetic["device"], seed=None),
         )
+
+
+def _last_change(path: Path) -> tuple[int, int] | None:
+    """When, and what size it has since; None where it is gone."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size
