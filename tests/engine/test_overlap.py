@@ -259,6 +259,16 @@ def test_groups_are_cut_where_a_batch_is_full() -> None:
     assert rest is not None and rest.lengths.tolist() == [1] and groups.take(rest=True) is None
 
 
+def test_texts_without_tokens_are_not_held_back() -> None:
+    """A stream of bad texts alone never fills a batch, and all of it would be kept until its end."""
+    groups = Neighbours(10)
+    for _ in range(5):
+        groups.add(Tokens.of([[], [], []]))
+    found = groups.take(rest=False)
+    assert found is not None and len(found) == 15
+    assert groups.take(rest=True) is None
+
+
 def test_batches() -> None:
     tokens = Tokens.of([[1] * 3, [], [1] * 9, [1] * 4])
     assert [each.tolist() for each in batches_of(tokens, 7, by_length=True)] == [[2], [3, 0]]
