@@ -175,6 +175,7 @@ def test_features_are_read_from_the_flags(monkeypatch: pytest.MonkeyPatch) -> No
         "avx512": True,
         "avx512_bf16": False,
         "avx512_vnni": False,
+        "avx_vnni": False,
         "amx_bf16": True,
         "amx_int8": False,
     }

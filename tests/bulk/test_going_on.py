@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,6 +113,38 @@ def test_other_inputs_runs_and_settings_are_refused_with_what_differs(models: Pa
     with pytest.raises(RunError, match="the run's files have changed"):
         score(model, source, out)
     assert score(model, source, out, overwrite=True).computed == 50
+
+
+def test_an_input_that_grows_while_it_is_read_is_refused(models: Path, tmp_path: Path) -> None:
+    source, out = write(tmp_path / "in.jsonl", rows(20)), tmp_path / "out.jsonl"
+
+    def once(standing: Any) -> None:
+        if standing.rows == 7:
+            source.write_bytes(source.read_bytes() + b'{"text": "late"}\n')
+
+    with pytest.raises(RunError, match=r"in\.jsonl was changed while it was read"):
+        score(models / "classes", source, out, progress=once)
+    assert not out.exists()
+    touched = lambda standing: os.utime(source)  # noqa: E731  # which changes no byte of it
+    assert score(models / "classes", source, out, overwrite=True, progress=touched).rows > 20
+
+
+def test_overwriting_that_is_ended_in_the_middle_of_removing(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = write(tmp_path / "in.jsonl", rows()), tmp_path / "out.jsonl"
+    stopped_after(2, models / "classes", source, out)
+
+    def half(folder: Path, **options: Any) -> None:
+        for file in folder.rglob("manifest.json"):
+            file.unlink()
+            raise Gone
+
+    with monkeypatch.context() as patch, pytest.raises(Gone):
+        patch.setattr(shutil, "rmtree", half)
+        score(models / "classes", source, out, dial=2.0, overwrite=True)
+    assert score(models / "classes", source, out, dial=2.0).rows == 50
+    assert not work_of(out).exists()
 
 
 def test_a_damaged_part_is_computed_again(models: Path, tmp_path: Path) -> None:

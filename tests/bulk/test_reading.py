@@ -133,3 +133,20 @@ def test_members_that_follow_one_another_are_all_read(suffix: str, tmp_path: Pat
         part.write_bytes(streams.packed(text, suffix[1:], part))
     streams.concatenate(parts, path, suffix[1:])
     assert chunks(path)[0].rows == [b"one\n", b"two\n"]
+
+
+def test_a_quote_that_nobody_closes_holds_no_more_than_a_line_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LONGEST_LINE", 100)
+
+    class Counted:
+        place = given = 0
+
+        def __iter__(self) -> Any:
+            for line in [b'"open\n', *[b"of twenty characters\n"] * 50]:
+                self.place, self.given = self.place + len(line), self.given + 1
+                yield line
+
+    lines: Any = Counted()
+    row, _ = next(reading.separated(lines, ",", header=False))
+    assert isinstance(row, Broken) and "a quote is opened and not closed" in row.problem
+    assert lines.given < 10

@@ -78,6 +78,57 @@ def test_an_output_that_exists_is_never_replaced_unless_it_is_ours(models: Path,
     assert not work_of(out).exists()
 
 
+def test_an_input_is_never_replaced(models: Path, tmp_path: Path) -> None:
+    source, folder = write(tmp_path / "in.jsonl", rows(9)), tmp_path / "folder"
+    score(models / "classes", source, tmp_path / "ours.jsonl")
+    score(models / "classes", [source, tmp_path / "ours.jsonl"], folder, prefix="new_")
+    (tmp_path / "link").symlink_to(folder)
+    match = "would replace the input"
+    given: Any = {"overwrite": True, "prefix": "newer_"}
+    refused(match, models / "classes", tmp_path / "ours.jsonl", tmp_path / "ours.jsonl", **given)
+    refused(match, models / "classes", tmp_path / "link", folder, **given)
+    refused(match, models / "classes", folder / "in.jsonl", tmp_path / "link", **given)
+    assert score(models / "classes", folder, folder / "in", prefix="newer_").rows == 18, "but beside them there is room"
+
+
+def test_only_our_own_files_in_a_folder_are_replaced(models: Path, tmp_path: Path) -> None:
+    source, out = [write(tmp_path / f"{name}.jsonl", rows(9)) for name in "ab"], tmp_path / "out"
+    score(models / "classes", source, out)
+    (out / "notes.md").write_text("precious")
+    refused("out holds notes.md, which thresher score did not write", models / "classes", source, out, overwrite=True)
+    assert score(models / "classes", source, out).computed == 0
+    (out / "notes.md").unlink()
+    assert score(models / "classes", source, out, overwrite=True).computed == 18
+
+
+def test_a_folder_may_take_the_place_of_a_file_and_of_a_link(models: Path, tmp_path: Path) -> None:
+    source, out = [write(tmp_path / f"{name}.jsonl", rows(9)) for name in "ab"], tmp_path / "out"
+    score(models / "classes", source[0], out)
+    score(models / "classes", source, out, overwrite=True)
+    assert sorted(path.name for path in out.iterdir()) == ["a.jsonl", "b.jsonl"]
+    out.rename(tmp_path / "elsewhere")
+    out.symlink_to(tmp_path / "elsewhere")
+    score(models / "classes", source, out, overwrite=True, prefix="new_")
+    assert not out.is_symlink() and (tmp_path / "elsewhere" / "a.jsonl").exists()
+    score(models / "classes", source[0], out, overwrite=True)
+    assert out.is_file()
+
+
+def test_unfinished_work_of_another_command_is_left_alone(models: Path, tmp_path: Path) -> None:
+    source, out = write(tmp_path / "in.jsonl", rows(9)), tmp_path / "run"
+    (work_of(out) / "state").mkdir(parents=True)
+    for overwrite in (False, True):
+        match = "holds another command's unfinished work"
+        refused(match, models / "classes", source, out, overwrite=overwrite)
+    assert (work_of(out) / "state").is_dir()
+
+
+def test_a_pattern_gives_a_folder_even_where_it_matches_one_file(models: Path, tmp_path: Path) -> None:
+    write(tmp_path / "a1.jsonl", rows(9))
+    score(models / "classes", str(tmp_path / "a*.jsonl"), tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a1.jsonl"]
+
+
 def test_settings_that_cannot_be_are_refused(models: Path, tmp_path: Path) -> None:
     source, model = write(tmp_path / "in.jsonl", rows()), models / "classes"
     out = tmp_path / "out.jsonl"

@@ -1,6 +1,7 @@
 """What is written beside a row's own columns: for every head, in every format, and for bad rows."""
 
 import csv
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,30 @@ def test_any_input_may_become_any_output(read: str, written: str, models: Path, 
 
         texts = [row["text"] for row in csv.DictReader(gzip.open(out, "rt", newline=""))]
     assert texts == TEXTS[:20]
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.tsv"])
+def test_line_ends_inside_of_texts_stay_inside(name: str, models: Path, tmp_path: Path) -> None:
+    texts = ["good\rfilm", "good\r\nfilm", "good\nfilm", "film\r", '"good', "good\u2028film", "good\tfilm, bad"]
+    source, out = write(tmp_path / "in.jsonl", [{"text": text, "n": 1} for text in texts]), tmp_path / name
+    score(models / "classes", source, out)
+    with out.open(newline="", encoding="utf-8") as file:
+        read = list(csv.DictReader(file, delimiter="," if name == "out.csv" else "\t", strict=True))
+    assert [(row["text"], row["n"], row["error"]) for row in read] == [(text, "1", "") for text in texts]
+    assert score(models / "classes", out, tmp_path / "again.csv", prefix="new_").errors == 0
+
+
+def test_dates_and_bytes_of_parquet_are_plain_text_in_csv(models: Path, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    day = datetime.datetime(2026, 1, 2, 3, 4, 5)
+    columns = {"text": ["good film"], "day": [day], "raw": [b"ab"], "list": [[day.date()]], "odd": [float("nan")]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "in.parquet")
+    score(models / "classes", tmp_path / "in.parquet", tmp_path / "out.csv")
+    (row,) = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
+    expected = {"day": "2026-01-02 03:04:05", "raw": "YWI=", "list": '["2026-01-02"]', "odd": ""}
+    assert {name: row[name] for name in expected} == expected
 
 
 def test_columns_of_json_lines_are_all_found_where_a_table_is_written(models: Path, tmp_path: Path) -> None:

@@ -233,6 +233,15 @@ def test_what_is_given_to_embed(tmp_path: Path, default: str | None) -> None:
             engine.embed(TEXTS, prompt_name=name)  # type: ignore[arg-type]
 
 
+def test_warm_up_is_for_texts_with_their_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"prompts": {"query": "query : "}, "default_prompt_name": "query"}
+    engine = Engine.load(embedder_folder(tmp_path / "model", settings=settings), device="cpu", dtype="fp32")
+    prepared: list[Any] = []
+    monkeypatch.setattr(engine.executor, "warm_up", prepared.extend)
+    engine.warm_up(TEXTS)
+    assert sum(batch.total for batch in prepared) == engine.predict_arrays(TEXTS).tokens.sum()
+
+
 def reranker() -> Engine:
     model = tiny_model("bert", num_labels=1).float()
     set_head_(model, Head(means="score"))

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import pre_tokenizers
 
 from tests.cli.tiny import tokenizer as tiny_tokenizer
 from tests.engine.test_stream import alike
 from tests.models.families import prune_with_, tiny_model
 from thresher.engine.answers import Answers
 from thresher.engine.engine import Engine
-from thresher.engine.tokenizing import choose_workers
+from thresher.engine.tokenizing import Tokenizing, choose_workers
 from thresher.engine.windows import Neighbours, Source, batches_of
 from thresher.errors import ConfigError
 from thresher.tokenizing.tokens import Tokens
@@ -225,6 +226,28 @@ def test_processes_give_the_same_predictions() -> None:
         Engine.from_model(model, tiny_tokenizer(), device="cpu", dtype="fp32", workers=-1)
 
 
+def test_whoever_calls_the_tokenizer_changes_nothing(engine: Engine) -> None:
+    """A call leaves its truncation and padding in the tokenizer; in another thread, in the middle of a stream, too."""
+    engine.tokenizer(TEXTS, truncation=True, padding="max_length", max_length=3)
+    reader: Any = engine._stream.tokenizing.reader
+    assert engine.tokenizer.backend_tokenizer.truncation["max_length"] == 3
+    assert reader.inner.truncation is None and reader.inner.padding is None
+
+
+def test_rules_in_python_stay_in_this_process() -> None:
+    class BySpaces:
+        def pre_tokenize(self, text: Any) -> None:
+            text.split(lambda number, part: part.split(" ", "removed"))
+
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(BySpaces())
+    tokenizing = Tokenizing(tokenizer, device="cpu", limit=8, cuts="longest_first", pairs=None, workers=2)
+    assert "rules in Python" in tokenizing.describe()["tokenizing_why"]
+    tokenizing.start(wait=True)
+    expected = tokenizer(TEXTS, truncation=True, max_length=8)["input_ids"]
+    assert [ids for ids, _ in tokenizing.read(TEXTS).rows()] == expected
+
+
 def test_groups_are_cut_where_a_batch_is_full() -> None:
     groups = Neighbours(10)
     groups.add(Tokens.of([[1] * 4, [2] * 4]))
@@ -234,6 +257,16 @@ def test_groups_are_cut_where_a_batch_is_full() -> None:
     assert lengths == [[4, 4], [4], [20]]
     rest = groups.take(rest=True)
     assert rest is not None and rest.lengths.tolist() == [1] and groups.take(rest=True) is None
+
+
+def test_texts_without_tokens_are_not_held_back() -> None:
+    """A stream of bad texts alone never fills a batch, and all of it would be kept until its end."""
+    groups = Neighbours(10)
+    for _ in range(5):
+        groups.add(Tokens.of([[], [], []]))
+    found = groups.take(rest=False)
+    assert found is not None and len(found) == 15
+    assert groups.take(rest=True) is None
 
 
 def test_batches() -> None:

@@ -101,6 +101,26 @@ def test_a_launch_that_fails_gives_its_lane_back(monkeypatch: pytest.MonkeyPatch
     engine.check_alive()
 
 
+def test_an_interruption_while_waiting_costs_no_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook: the cell is stopped, and the next one uses the same engine."""
+    model = pruned("bert")
+    engine, ids = executor(model, "graph"), texts(model, (5, 9))
+    begun = [engine.launch(engine.pack(ids)) for _ in range(engine.in_flight)]
+
+    def interrupted(ticket: graphs.Ticket) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(graphs.Ticket, "wait", interrupted)
+    for _ in range(engine.in_flight):
+        with pytest.raises(KeyboardInterrupt):
+            engine.launch(engine.pack(ids))
+    monkeypatch.undo()
+    assert_same(engine.compute(ids), expected_of(model, ids))
+    for one in begun:
+        assert_same(engine.finish(one), expected_of(model, ids))
+    assert not engine._flying and len(engine._idle) == engine.in_flight
+
+
 @pytest.mark.gpu
 def test_many_sizes_on_a_gpu_keep_few_graphs_and_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "GRAPHS", 4)

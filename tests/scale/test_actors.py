@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.bulk.making import make_models, rows, score, write
+from thresher.bulk.scorer import Setting
 from thresher.errors import ConfigError, ModelError, RunError
 from thresher.jobs.score import ScoreResult
 from thresher.scale import actors
@@ -215,3 +216,17 @@ def test_a_real_ray_gives_the_same_bytes_also_after_kill_9(models: Path, tmp_pat
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == 20_000
     assert here.read_bytes() == there.read_bytes()
+
+
+@pytest.mark.parametrize(("cpus", "workers"), [(1, 0), (16, None)])
+def test_an_actor_tokenizes_within_its_own_cpus(
+    cpus: int, workers: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of four engines on one GPU would otherwise start as many processes as the machine has cores."""
+    given: list[Setting] = []
+    monkeypatch.setattr(actors, "usable_cores", lambda: 16)
+    monkeypatch.setattr(actors, "run_fingerprint", lambda run: "same")
+    monkeypatch.setattr(actors, "Scorer", lambda setting: given.append(setting) or SimpleNamespace(about="about"))
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
+    actors.Worker(Setting(str(tmp_path)), "same", cpus).about()
+    assert [setting.workers for setting in given] == [workers]

@@ -2,12 +2,16 @@
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.tokenizing.kinds import tokenizer
 from tests.tokenizing.test_read import HOSTILE
+from thresher.tokenizing import workers
 from thresher.tokenizing.fast import FastTokenizer
 from thresher.tokenizing.read import read_texts
 from thresher.tokenizing.workers import TokenizingProcesses
@@ -87,3 +91,46 @@ def test_an_end_before_the_beginning() -> None:
     assert_the_same(found, ITEMS)
     found.wait()
     assert_the_same(found, ITEMS)
+
+
+def new_processes(count: int = 1) -> TokenizingProcesses:
+    reader = FastTokenizer.of(tokenizer("wordpiece"))
+    assert reader is not None
+    found = TokenizingProcesses(reader, count)
+    found.wait()
+    return found
+
+
+def test_what_lies_in_the_folder_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit")
+    monkeypatch.chdir(tmp_path)
+    found = new_processes()
+    assert found._team.workers[0].process is not None
+    found.close()
+
+
+def test_what_is_printed_at_the_start_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('hi', flush=True)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = new_processes()
+    assert found._team.workers[0].process is not None
+    assert_the_same(found, ITEMS)
+    found.close()
+
+
+def test_a_worker_that_cannot_be_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise RuntimeError("no more processes")
+
+    monkeypatch.setattr(workers.subprocess, "Popen", refuse)
+    found = new_processes(2)
+    assert_the_same(found, ITEMS)
+    found.close()
+
+
+def test_ctrl_c_in_the_first_moment_is_not_for_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a terminal sends it to all processes, while this one still imports what it needs."""
+    (tmp_path / "numpy.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise SystemExit(7)")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), *filter(None, sys.path)))}
+    ended = subprocess.run([sys.executable, "-P", "-c", workers._SERVE], env=environment, stdin=subprocess.DEVNULL)
+    assert ended.returncode == 7

@@ -109,7 +109,11 @@ class _Feed:
     def __init__(self, lines: Lines) -> None:
         self._lines = iter(self._placed(lines))
         self._again: list[tuple[bytes, int]] = []
+        self.begin_row()
+
+    def begin_row(self) -> None:
         self.taken: list[tuple[bytes, int]] = []  # of the row that is being read, each with the byte that it ends at
+        self._held = 0  # bytes of them
 
     @staticmethod
     def _placed(lines: Lines) -> Iterator[tuple[bytes, int]]:
@@ -120,10 +124,11 @@ class _Feed:
         return self
 
     def __next__(self) -> str:
-        if len(self.taken) >= OPEN_QUOTE or sum(len(line) for line, _ in self.taken[-2:]) > LONGEST_LINE:
+        if len(self.taken) >= OPEN_QUOTE or self._held > LONGEST_LINE:
             raise _Unclosed
         line = self._again.pop() if self._again else next(self._lines)
         self.taken.append(line)
+        self._held += len(line[0])
         return decoded(line[0])[0]
 
     def keep_first(self) -> None:
@@ -137,7 +142,7 @@ def separated(lines: Lines, separator: str, *, header: bool) -> Iterator[tuple[l
     feed = _Feed(lines)
     reader = _reader(feed, separator)
     while True:
-        feed.taken = []
+        feed.begin_row()
         try:
             with _long_fields():
                 row: list[str] | Broken = next(reader)

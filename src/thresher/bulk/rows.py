@@ -130,10 +130,11 @@ def as_json(value: Any) -> Any:
 
 
 def as_cell(value: Any) -> str:
-    """A cell of a separated file: text as it is, nothing for null, the rest as JSON writes it."""
+    """A cell of a separated file: text and dates as they are, nothing for null, the rest as JSON writes it."""
+    value = value if isinstance(value, str) else as_json(value)
     if isinstance(value, str):
         return value
-    return "" if value is None else json.dumps(as_json(value), ensure_ascii=False)
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def kind_of(value: Any) -> str | None:

@@ -28,6 +28,7 @@ class Setting:
     dtype: str = "auto"
     dial: float = 1.0
     max_length: int | None = None
+    workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Scorer:
             dtype=setting.dtype,
             dial=setting.dial,
             max_length=setting.max_length,
+            workers=setting.workers,
         )
         about, head = self.engine.describe(), self.engine.head
         if head.means not in RESULTS:

@@ -155,6 +155,14 @@ def begin_shards(work: Path, manifests: Sequence[Mapping[str, Any]]) -> list[Sha
     return list(open_shards(work))
 
 
+def remove_work(work: Path) -> None:
+    """Remove everything; half of it, after an end in the middle, is not taken for work to go on with."""
+    building = work / f"shards{TEMPORARY}"
+    shutil.rmtree(building, ignore_errors=True)
+    os.replace(work / "shards", building)
+    shutil.rmtree(work)
+
+
 def open_shards(work: Path) -> Iterator[ShardStore]:
     """The shards of work that was begun, in their order; none where there is no such work."""
     for folder in sorted((work / "shards").glob("[0-9]*")):

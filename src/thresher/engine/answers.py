@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thresher.core.heads import Head
-from thresher.engine.predictions import Outputs, Prediction, answers, sigmoid, softmax
+from thresher.engine.predictions import Outputs, Prediction, answers, likely, sigmoid, softmax
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ class Answers:
             good = self.good
             found[good] = np.asarray(self.names, np.object_)[self.classes[good]]
         elif self.head.means == "labels":
+            rows = self.probabilities.tolist()
             for number in np.flatnonzero(self.good).tolist():
-                found[number] = self[number].labels
+                found[number] = likely(self.names, rows[number])
         return found
 
     @cached_property

@@ -224,7 +224,7 @@ class Engine:
         captures graphs; tokenizing processes, where there are any, are started."""
         check_process(self._process, self.executor.device)
         self._stream.tokenizing.start(wait=True)
-        tokens = self._stream.tokens(list(check_items(items)))
+        tokens = self._stream.tokens(list(self._prompted(items)))
         numbers = batches_of(tokens, self.executor.token_budget, by_length=self.executor.by_length)
         made_up = made_up_texts(self.executor.tables, check_sizes(sizes))
         self.executor.warm_up([*(tokens.take(each) for each in numbers), *made_up])

@@ -76,7 +76,11 @@ def _one(names: Sequence[str], row: list[float]) -> dict[str, Any]:
     return {"label": names[best], "probability": row[best], "probabilities": dict(zip(names, row, strict=True))}
 
 
-def _several(names: Sequence[str], row: list[float]) -> dict[str, Any]:
+def likely(names: Sequence[str], row: list[float]) -> tuple[str, ...]:
+    """The names of at least one half, the likeliest first. row: (classes,) probabilities."""
     order = sorted(range(len(row)), key=lambda i: -row[i])
-    likely = tuple(names[i] for i in order if row[i] >= LIKELY)
-    return {"labels": likely, "probabilities": dict(zip(names, row, strict=True))}
+    return tuple(names[i] for i in order if row[i] >= LIKELY)
+
+
+def _several(names: Sequence[str], row: list[float]) -> dict[str, Any]:
+    return {"labels": likely(names, row), "probabilities": dict(zip(names, row, strict=True))}

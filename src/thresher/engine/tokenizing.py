@@ -34,11 +34,14 @@ class Tokenizing:
         pairs: bool | None,
         workers: int | None = None,
     ) -> None:
-        self.reader = text_tokenizer(tokenizer)
+        reader = text_tokenizer(tokenizer)
+        self.reader = reader.apart() if isinstance(reader, FastTokenizer) else reader
         self.limit, self.cuts, self.pairs = limit, cuts, pairs
         self._tokenizing = OneAtATime()  # a slow tokenizer keeps its truncation as state: one call at a time
-        fast = isinstance(self.reader, FastTokenizer)
+        fast = isinstance(reader, FastTokenizer)
         self.workers, self.why = choose_workers(device, check_workers(workers), fast=fast, cores=usable_cores())
+        if self.workers and self.reader is reader:
+            self.workers, self.why = 0, "the tokenizer has rules in Python, which cannot be sent to another process"
         self._threads = self.workers or (THREADS if device != "cpu" and fast else 1)
         self.ahead = self._threads + 2
         self._processes: TokenizingProcesses | None = None

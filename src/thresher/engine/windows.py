@@ -86,8 +86,10 @@ class Neighbours:
         self._total += tokens.total
 
     def take(self, *, rest: bool) -> Tokens | None:
-        """A full group, or None; the `rest`, too, where nothing follows it."""
-        if not self._parts or (self._total <= self.max_tokens and not rest):
+        """A full group, or None; the `rest`, too, where nothing follows it. More texts than tokens fit are full as
+        well: they are bad ones, and without tokens they would be held back for ever."""
+        full = self._total > self.max_tokens or sum(map(len, self._parts)) > self.max_tokens
+        if not self._parts or not (full or rest):
             return None
         joined = Tokens.joined(self._parts)
         if self._total <= self.max_tokens:

@@ -14,7 +14,7 @@ from thresher.jobs.evaluate import check_length
 from thresher.jobs.places import alone
 from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note, Request, asked
-from thresher.workplace import work_of
+from thresher.workplace import expanded, has_state, work_of
 
 if TYPE_CHECKING:
     from thresher.bulk.formats import Shard
@@ -75,8 +75,9 @@ class ScoreRequest(Request):
         from thresher.bulk.rows import Columns
 
         found = Columns(self.text_column, self.pair_column, self.id_column)
-        if len(set(found.names()) - {self.id_column}) < 1 + (self.pair_column is not None):
-            raise ConfigError(f"column '{self.text_column}' is given twice; text and pair must be different columns")
+        for name in found.names():
+            if found.names().count(name) > 1:
+                raise ConfigError(f"column '{name}' is given twice; text, pair and id must be different columns")
         return found
 
     def settings(self) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def score_files(
     files, others = list_inputs(request.inputs)
     if others:
         say(f"left out, as they are of other kinds: {', '.join(others[:5])}{' ...' if len(others) > 5 else ''}")
-    single = len(files) == 1 and len(request.inputs) == 1 and not Path(request.inputs[0]).expanduser().is_dir()
+    single = len(request.inputs) == 1 and Path(expanded(request.inputs[0])).is_file()  # a pattern may match more later
     wanted = None if request.format is None else read_format(request.format)
     shards = plan_shards(files, request.out, wanted=wanted, as_folder=not single)
     with alone(request.out), quiet():
@@ -160,18 +161,20 @@ class _Job:
         self.record = self.out.with_name(self.out.name + ".manifest.json")
         self.made = self.work / "out" / shards[0].name if single else self.work / "out"
         self.columns = request.columns()
+        self.changes = [_last_change(shard.source) for shard in shards]
 
     def run(self) -> ScoreResult:
-        from thresher.bulk.store import open_shards
+        from thresher.bulk.store import open_shards, remove_work
         from thresher.records import read_json
 
+        self._check_places()
         found = [self._looked_at(shard) for shard in self.shards]
         identities = self._identities()
         stores = list(open_shards(self.work))
         if stores and (other := self._other([store.manifest for store in stores], identities)):
             if not self.request.overwrite:
                 raise self._refusal(self.work, other)
-            shutil.rmtree(self.work)
+            remove_work(self.work)
             stores = []
         if self.out.exists() and not self._is_moved(stores):
             self._check_ours()
@@ -187,6 +190,7 @@ class _Job:
         computed, seconds = 0, 0.0
         if not stores or not all(store.finished for store in stores):
             stores, computed, seconds = self._computed(stores, found, identities)
+            self._check_unchanged(identities)
         return self._finish(stores, computed, seconds)
 
     def _is_moved(self, stores: "list[ShardStore]") -> bool:
@@ -222,6 +226,14 @@ class _Job:
             for shard in self.shards
         ]
 
+    def _check_unchanged(self, identities: list[dict[str, Any]]) -> None:
+        """What grew while it was read gave rows that its manifest knows nothing of."""
+        from thresher.bulk.identity import file_fingerprint
+
+        for shard, last, identity in zip(self.shards, self.changes, identities, strict=True):
+            if last != _last_change(shard.source) and file_fingerprint(shard.source) != identity["input"]:
+                raise RunError(f"{shard.source} was changed while it was read; leave it alone, and give --overwrite")
+
     def _other(self, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str | None:
         """What differs from work that was begun or done; None if it is the same."""
         from thresher.bulk.identity import difference
@@ -235,11 +247,31 @@ class _Job:
     def _refusal(self, place: Path, what: str) -> RunError:
         return RunError(f"{place} is of other work: {what}; give the same again, or start anew with --overwrite")
 
+    def _check_places(self) -> None:
+        """Neither inputs nor another command's unfinished work are ever replaced."""
+        out = self.out.resolve()
+        for shard in self.shards:
+            source = shard.source.resolve()
+            if out == source or out in source.parents:
+                raise RunError(f"--out {self.out} would replace the input {shard.source}; choose another --out")
+        if has_state(self.work) and not (self.work / "shards").exists():
+            raise RunError(f"{self.work} holds another command's unfinished work; choose another --out")
+
     def _check_ours(self) -> None:
         """Nothing but what an earlier call wrote is ever replaced."""
+        from thresher.records import read_json
+
         if not self.record.is_file():
             kind = " as a folder; for one input --out names a file" if self.single and self.out.is_dir() else ""
             raise RunError(f"{self.out} exists{kind} and was not written by thresher score; choose another --out")
+        if self.request.overwrite and self.out.is_dir():
+            written = {
+                str(one["output"]).rpartition(" (")[0] for one in read_json(self.record, error=RunError)["shards"]
+            }
+            others = sorted(path.name for path in self.out.iterdir() if path.name not in written)
+            if others:
+                why = f"{self.out} holds {others[0]}, which thresher score did not write"
+                raise RunError(f"{why}; move it away, or choose another --out")
 
     def _computed(
         self, stores: "list[ShardStore]", found: list[list[str]], identities: list[dict[str, Any]]
@@ -310,23 +342,23 @@ class _Job:
 
     def _finish(self, stores: "list[ShardStore]", computed: int, seconds: float) -> ScoreResult:
         """The output appears, then what it is made from beside it; an end between any two steps is no harm."""
-        from thresher.bulk.store import write_whole
+        from thresher.bulk.store import remove_work, write_whole
         from thresher.bulk.streams import on_disk
 
         manifests = [store.manifest for store in stores]
         if not self._is_moved(stores):
             if self.out.exists() and not self.request.overwrite:
                 raise RunError(f"{self.out} appeared while it was computed; move it away, and the same command goes on")
-            if self.out.is_dir():
+            if self.out.is_dir() and not self.out.is_symlink():
                 shutil.rmtree(self.out)
+            elif self.made.is_dir():  # which takes no file's place by itself
+                self.out.unlink(missing_ok=True)
             os.replace(self.made, self.out)
             on_disk(self.out.absolute().parent)
         result = self._result(manifests, computed=computed, seconds=seconds)
         about = {**result.to_dict(), "out": self.out.name, "shards": manifests}
         write_whole(self.record, json.dumps(about, indent=2).encode() + b"\n")
-        # Half of it must not be taken for work to go on with.
-        os.replace(self.work / "shards", self.work / "shards.tmp")
-        shutil.rmtree(self.work)
+        remove_work(self.work)
         return result
 
     def _result(self, manifests: list[dict[str, Any]], *, computed: int, seconds: float) -> ScoreResult:
@@ -349,3 +381,12 @@ class _Job:
             first_errors=tuple(f"{name}, row {one['row']}: {one['error']}" for name, one in first if one)[:3],
             provenance=provenance(device=arithmetic["device"], seed=None),
         )
+
+
+def _last_change(path: Path) -> tuple[int, int] | None:
+    """When, and what size it has since; None where it is gone."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size

@@ -22,6 +22,7 @@ from thresher import errors
 from thresher.bulk.identity import run_fingerprint
 from thresher.bulk.scorer import About, Computed, Heard, Part, Scorer, Setting
 from thresher.errors import ConfigError, ModelError, RunError, ThresherError
+from thresher.hardware import usable_cores
 
 AHEAD = 2  # parts that an actor has: one to compute, one that waits
 AGAIN = 3  # times that an actor may die, of too little memory for example, and be started anew
@@ -67,7 +68,9 @@ class Worker:
                     f"{self._setting.run} has other files on {os.uname().nodename} than where the work was begun; "
                     "copy the run to the same path on every machine"
                 )
-            self._scorer = Scorer(self._setting)
+            # The engine would take all of the machine's cores for tokenizing; an actor has its own CPUs.
+            workers = None if self._threads >= usable_cores() else 0
+            self._scorer = Scorer(replace(self._setting, workers=workers))
         return self._scorer
 
 

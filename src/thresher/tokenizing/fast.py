@@ -5,6 +5,7 @@ come, and what is too long is shortened by its ids, with the rules that the toke
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 from thresher.text import reads_word_by_word
@@ -56,6 +57,14 @@ class FastTokenizer:
             splits_special=bool(getattr(tokenizer, "split_special_tokens", False)),
             word_by_word=reads_word_by_word(tokenizer),
         )
+
+    def apart(self) -> "FastTokenizer":
+        """The same with an inner tokenizer of its own: whoever calls the one it was made of, in another thread, would
+        change truncation and padding in the middle of this one's work. Itself where rules in Python forbid a copy."""
+        try:
+            return deepcopy(self)
+        except Exception:  # the library raises nothing more special
+            return self
 
     def encode(self, items: Sequence[Any], *, limit: int | None, cuts: str) -> Rows:
         self._settle()

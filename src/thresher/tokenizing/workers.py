@@ -8,7 +8,6 @@ import contextlib
 import os
 import pickle
 import queue
-import signal
 import struct
 import subprocess
 import sys
@@ -22,7 +21,12 @@ from thresher.tokenizing.read import read_texts
 from thresher.tokenizing.tokens import Tokens
 
 _SIZE = struct.Struct("<Q")
-_SERVE = "from thresher.tokenizing.workers import serve; serve()"
+# Ctrl-C is for whoever started a worker, from its first moment on; its input ends then.
+_SERVE = """import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from thresher.tokenizing.workers import serve
+serve()"""
+_READY = b"\0thresher is ready\0"
 
 
 class TokenizingProcesses:
@@ -106,22 +110,36 @@ class _Worker:
         self.process: subprocess.Popen[bytes] | None = None
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             "TOKENIZERS_PARALLELISM": "false",  # there is a process for each core
         }
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    _SERVE,
+                ],  # -P: without it, a file queue.py in this folder would be imported
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
             )
             _send(self._pipe("stdin"), told)
-        except (OSError, ValueError):
+        except Exception:  # whatever it is, nobody may wait for this worker
             self.end()
 
     def greet(self) -> None:
-        """Wait until it knows its tokenizer; one that does not answer is ended."""
+        """Wait until it knows its tokenizer; one that does not say so is ended. What Python prints at its start, where
+        somebody has it print, is passed over."""
+        said = b""
         try:
-            if _receive(self._pipe("stdout")) is None:
-                self.end()
+            while not said.endswith(_READY):
+                one = self._pipe("stdout").read(1)
+                if not one:
+                    self.end()
+                    return
+                said = said[-len(_READY) :] + one
         except (OSError, ValueError):
             self.end()
 
@@ -161,14 +179,14 @@ class _Worker:
 
 def serve() -> None:
     """What a worker does: a tokenizer first, then questions, until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started this; then the input ends
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not be taken for an answer
     told = _receive(questions)
     if told is None:
         return
     tokenizer = pickle.loads(told)
-    _send(answers, b"ready")
+    answers.write(_READY)
+    answers.flush()
     while (question := _receive(questions)) is not None:
         try:
             items, limit, cuts, pairs = pickle.loads(question)

@@ -179,8 +179,8 @@ class CudaExecutor:
             ) from error
 
     def _settle(self, begun: "Begun") -> None:
-        """Take a batch's results from its lane, which is free then."""
-        self._flying.remove(begun)
+        """Take a batch's results from its lane, which is free then. After a Ctrl-C in here the batch is still in
+        flight, and whoever needs the lane next tries again."""
         lane, ticket = begun.lane, begun.ticket
         assert lane is not None and ticket is not None  # it is in flight
         try:
@@ -189,6 +189,7 @@ class CudaExecutor:
             begun.output = self._output(outputs, list(starts[1:]), begun.batch)
         except Exception as error:
             begun.error = error
+        self._flying.remove(begun)
         self._idle.append(lane)
 
     def _run_sync(self, batch: HostBatch) -> Output:
