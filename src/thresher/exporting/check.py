@@ -42,12 +42,13 @@ REAL = (
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What was compared: texts, and computed batches; the largest difference of outputs; how many texts had other
-    counts because a score was at its threshold."""
+    """What was compared: texts, and computed batches; the largest difference of outputs, and the largest output; how
+    many texts had other counts because a score was at its threshold."""
 
     texts: int
     batches: int
     largest_difference: float
+    largest_output: float
     at_a_threshold: int
 
 
@@ -95,12 +96,13 @@ def check_file(
 ) -> Checked:
     """Compare, or say where they differ. plans: by dial; `counting`: the same file with the output of kept counts."""
     session, counts = _session(file), _session(counting)
-    largest, batches, tied = 0.0, 0, set()
+    largest, top, batches, tied = 0.0, 0.0, 0, set()
     for dial, plan in plans.items():
         reference = Watched(weights, plan)
         types = [kinds for _, kinds in texts] if form.types else None
         expected = PackedExecutor(reference).compute([ids for ids, _ in texts], types)
         outputs, kept = expected.outputs.numpy(), expected.kept.numpy()
+        top = max(top, float(np.abs(outputs).max()))
         allowed = TOLERANCE * max(1.0, float(np.abs(outputs).max()))
         for numbers, arrays in _batches(texts, form):
             arrays |= {DIAL: np.array(dial, np.float32)} if form.dial else {}
@@ -121,7 +123,13 @@ def check_file(
                 largest = max(largest, difference)
     if len(tied) == len(texts) * len(plans):
         raise ModelError("every text of the check has a score at a threshold, so nothing could be compared")
-    return Checked(texts=len(texts), batches=batches, largest_difference=largest, at_a_threshold=len(tied))
+    return Checked(
+        texts=len(texts),
+        batches=batches,
+        largest_difference=largest,
+        largest_output=top,
+        at_a_threshold=len(tied),
+    )
 
 
 def _differs(text: Text, dial: float, what: str) -> ModelError:

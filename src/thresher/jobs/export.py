@@ -1,6 +1,7 @@
 """The export job: a run as an ONNX file that drops tokens in stock runtimes, checked against the engine."""
 
 from dataclasses import asdict, dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +14,7 @@ from thresher.exporting.check import EPSILON, TOLERANCE, Checked, check_file, te
 from thresher.exporting.folder import (
     ABOUT,
     MODEL,
+    NEEDS,
     check_packages,
     rounded,
     takes_types,
@@ -168,6 +170,7 @@ def _reads_pairs(checkpoint: Checkpoint, head: Head) -> bool:
 def _about(request: ExportRequest, result: ExportResult, plan: PruningPlan, checkpoint: Checkpoint) -> dict[str, Any]:
     """What the folder says of itself; nothing in it names a place of this machine."""
     made = provenance(device="cpu", seed=None)
+    made["versions"] |= {name: metadata.version(name) for name in NEEDS}
     options = ("batch_one", "kept", "dense", "dial", "fp16_weights")
     return {
         "format_version": FORMAT_VERSION,
