@@ -1,5 +1,6 @@
 """Whatever is fed to the graph: the right answer or an error, never another text's answer."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from tests.exporting.running import TOLERANCE, Arrays, answer, arrays, expected_of, gated, graph_of, opened
 from tests.models.families import FAMILIES, POSITIONS, VOCABULARY, ragged
+from thresher.exporting.folder import write_graph
 
 FORMS: dict[str, dict[str, Any]] = {"batch": {}, "one": {"one": True}, "dial": {"dial": True}}
 EMPTY = "every_text_needs_a_token_and_one_is_all_padding"
@@ -128,3 +130,25 @@ def test_a_text_does_not_notice_its_neighbours() -> None:
         alone, own = session.run(["logits", "kept"], {name: value[row : row + 1] for name, value in inputs.items()})
         assert own[0].tolist() == kept[row].tolist()
         np.testing.assert_allclose(alone[0], together[row], **TOLERANCE)
+
+
+@pytest.mark.parametrize("form", ["batch", "one"])
+def test_a_runtime_that_does_not_look_gives_no_number(form: str, tmp_path: Path) -> None:
+    """OpenVINO reads whatever lies there: the text's own output is NaN, and its neighbours' are right."""
+    openvino = pytest.importorskip("openvino", reason="needs OpenVINO: pip install 'thresher[bench]'")
+    model = gated("bert")
+    file = tmp_path / "model.onnx"
+    write_graph(graph_of(model, **FORMS[form]), file)
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+    compiled = openvino.Core().compile_model(file, "CPU", settings)
+    texts = ragged(model, (POSITIONS, 5, 7) if form == "batch" else (7,))
+    right = expected_of(model, texts).outputs.numpy()
+    inputs = arrays(texts)
+    np.testing.assert_allclose(compiled(inputs)["logits"], right, **TOLERANCE)
+    inputs["attention_mask"][-1] = 0
+    found = compiled(inputs)["logits"]
+    assert np.isnan(found[-1]).all()
+    np.testing.assert_allclose(found[:-1], right[:-1], **TOLERANCE)
+    inputs = arrays(ragged(model, (POSITIONS + 1,) if form == "one" else (POSITIONS + 1, 5)))
+    found = compiled(inputs)["logits"]
+    assert np.isnan(found[0]).all() and not np.isnan(found[1:]).any()

@@ -58,7 +58,7 @@ def build_model(weights: Weights, plan: PruningPlan, *, form: Form, embeds: bool
     outputs = []
 
     def give(value: str, name: str, shape: list[int | str], kind: int = TensorProto.FLOAT) -> None:
-        graph.nodes.append(helper.make_node("Identity", [value], [name], name=f"give_{name}"))
+        graph.rename_(value, name)
         outputs.append(helper.make_tensor_value_info(name, kind, shape))
 
     width = weights.shape.width
@@ -71,7 +71,8 @@ def build_model(weights: Weights, plan: PruningPlan, *, form: Form, embeds: bool
     result, count = _head(graph, weights, read)
     if embeds:
         give(states, STATES, [size[0], "length" if plan.restores else 1, width])
-    give(_only_of_texts(graph, result, inputs.counts), EMBEDDING if embeds else LOGITS, [size[0], count])
+    result = _only_of_texts(graph, result, inputs.counts, longest=weights.positions)
+    give(result, EMBEDDING if embeds else LOGITS, [size[0], count])
     if form.kept:
         give(_kept(graph, kept, inputs.counts, layers=plan.layers), KEPT, [size[0], plan.layers], TensorProto.INT64)
     if dial is not None:
@@ -105,10 +106,10 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
     mask = graph.node("Cast", graph.node("Reshape", "attention_mask", like, name=name), to=9)
     numbers = graph.node("Cast", mask, to=7)
     counts = graph.node("ReduceSum", numbers, graph.whole(1), keepdims=0)
-    empty = graph.node("Cast", graph.node("Equal", counts, graph.one_whole(0)), to=7)
-    # There is one row to gather: the second, for a text without tokens, is an error that has this name.
-    none = graph.node("Gather", graph.whole(0), empty, axis=0, name="every_text_needs_a_token_and_one_is_all_padding")
-    counts = graph.node("Add", counts, none)
+    empty = graph.node("Equal", counts, graph.one_whole(0))
+    counts = _refuse(graph, counts, empty, name="every_text_needs_a_token_and_one_is_all_padding")
+    long = graph.node("Greater", counts, graph.one_whole(weights.positions))
+    counts = _refuse(graph, counts, long, name=f"texts_have_at_most_{weights.positions}_tokens")
     chosen = true_places(graph, mask)
     total = graph.node("Shape", chosen)
 
@@ -117,11 +118,12 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
         return str(graph.node("Gather", graph.node("Reshape", values, flat), chosen, axis=0))
 
     rank = graph.node("Sub", graph.node("CumSum", numbers, graph.one_whole(1)), graph.one_whole(1))
+    # Of a text that is too long nothing is read outside the tables, whatever the runtime does about it.
+    rank = graph.node("Min", rank, graph.one_whole(weights.positions - 1))
     words, positions = packed(ids), packed(rank)
     place = _position_rows(graph, weights, mask=mask, positions=positions, packed=packed)
     hidden = graph.rows_of(weights.word, words, name="token_ids_must_be_of_the_vocabulary")
-    longest = f"texts_have_at_most_{weights.positions}_tokens"
-    hidden = graph.node("Add", hidden, graph.rows_of(weights.position, place, name=longest))
+    hidden = graph.node("Add", hidden, graph.rows_of(weights.position, place, name="position"))
     if weights.token_type is not None:
         if form.types:
             types = graph.node(
@@ -145,6 +147,16 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
     return Inputs(rows=rows, mask=mask, counts=counts, total=total)
 
 
+def _refuse(graph: Graph, counts: str, wrong: str, *, name: str) -> str:
+    """The counts themselves; where a text is `wrong`, a shape that does not fit: an error that has this name.
+
+    ONNX has no other error, and reading outside a table, which is one in onnxruntime, ends OpenVINO's work in silence.
+    """
+    number = graph.node("ReduceSum", graph.node("Cast", wrong, to=7), graph.whole(0), keepdims=1)
+    size = graph.node("Add", graph.node("Shape", counts), number)
+    return str(graph.node("Reshape", counts, size, name=name))
+
+
 def _position_rows(graph: Graph, weights: Weights, *, mask: str, positions: str, packed: Any) -> str:
     """(total,) rows of the position table; see `Weights.position_rows`."""
     offset, uncounted = weights.position_offset, weights.uncounted_id
@@ -154,6 +166,7 @@ def _position_rows(graph: Graph, weights: Weights, *, mask: str, positions: str,
     counted = graph.node("And", mask, other)
     rank = graph.node("CumSum", graph.node("Cast", counted, to=7), graph.one_whole(1))
     row = graph.node("Add", rank, graph.one_whole(offset - 1))
+    row = graph.node("Min", row, graph.one_whole(len(weights.position) - 1))
     return str(packed(graph.node("Where", counted, row, graph.one_whole(uncounted))))
 
 
@@ -217,10 +230,12 @@ def _head(graph: Graph, weights: Weights, read: str) -> tuple[str, int]:
     return read, width
 
 
-def _only_of_texts(graph: Graph, result: str, counts: str) -> str:
-    """NaN for a text without tokens, in runtimes that do not refuse it."""
-    some = graph.node("Greater", graph.node("Unsqueeze", counts, graph.whole(1)), graph.one_whole(0))
-    return str(graph.node("Where", some, result, graph.number(math.nan)))
+def _only_of_texts(graph: Graph, result: str, counts: str, *, longest: int) -> str:
+    """NaN for a text without tokens or with too many, in runtimes that do not refuse it."""
+    column = graph.node("Unsqueeze", counts, graph.whole(1))
+    some = graph.node("Greater", column, graph.one_whole(0))
+    possible = graph.node("And", some, graph.node("LessOrEqual", column, graph.one_whole(longest)))
+    return str(graph.node("Where", possible, result, graph.number(math.nan)))
 
 
 def _kept(graph: Graph, counts: list[str], before: str, *, layers: int) -> str:

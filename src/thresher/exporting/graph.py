@@ -45,6 +45,12 @@ class Graph:
         self.nodes.append(helper.make_node(kind, inputs, given, name=own, **attributes))
         return given if outputs else own
 
+    def rename_(self, value: str, name: str) -> None:
+        """Give an edge another name, in place. With a node that copies it, OpenVINO would show the old one."""
+        for node in self.nodes:
+            for side in (node.input, node.output):
+                side[:] = [name if each == value else each for each in side]
+
     def whole(self, *values: int) -> str:
         """int64 numbers, one-dimensional."""
         return self._constant(("whole", values), np.array(values, np.int64))
