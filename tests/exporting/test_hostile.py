@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from tests.exporting.running import TOLERANCE, Arrays, answer, arrays, expected_of, gated, graph_of, opened
-from tests.models.families import FAMILIES, POSITIONS, VOCABULARY, ragged
+from tests.models.families import FAMILIES, LAYERS, POSITIONS, VOCABULARY, ragged
+from thresher.core.plan import PruningPlan
 from thresher.exporting.folder import write_graph
 
 FORMS: dict[str, dict[str, Any]] = {"batch": {}, "one": {"one": True}, "dial": {"dial": True}}
-EMPTY = "every_text_needs_a_token_and_one_is_all_padding"
+EMPTY = f"every_text_needs_1_to_{POSITIONS}_tokens_beside_padding"
 
 
 def moved(inputs: dict[str, torch.Tensor], *, left: int, gap: bool = False) -> Arrays:
@@ -95,8 +96,17 @@ def test_a_text_of_padding_alone_is_refused(reads: str | None, form: str) -> Non
         answer(session, texts, *names(reads))
 
 
+@pytest.mark.parametrize("single", [False, True])
+def test_the_dense_graph_refuses_it_too(single: bool) -> None:
+    model = gated("bert")
+    texts = arrays(ragged(model, (4,)))
+    texts["attention_mask"][:] = 0
+    with pytest.raises(Exception, match=EMPTY):
+        opened(graph_of(model, PruningPlan.dense(LAYERS), one=single)).run(None, texts)
+
+
 REFUSED = {
-    "too long": ((POSITIONS + 1, 3), "texts_have_at_most_64_tokens"),
+    "too long": ((POSITIONS + 1, 3), EMPTY),
     "not in the vocabulary": ((4, 3), "token_ids_must_be_of_the_vocabulary"),
     "another mask": ((4, 3), "attention_mask_must_have_the_shape_of_input_ids"),
 }

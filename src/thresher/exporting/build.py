@@ -31,11 +31,13 @@ class Form:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The graph's inputs as the layers want them: rows, the mask (batch, length) as booleans, and the counts."""
+    """The graph's inputs as the layers want them: rows, the mask (batch, length) as booleans, the counts, and which
+    texts cannot be computed."""
 
     rows: Rows
     mask: str
     counts: str
+    wrong: str  # (batch,) booleans
     total: str  # (1,) int64
 
 
@@ -71,7 +73,7 @@ def build_model(weights: Weights, plan: PruningPlan, *, form: Form, embeds: bool
     result, count = _head(graph, weights, read)
     if embeds:
         give(states, STATES, [size[0], "length" if plan.restores else 1, width])
-    result = _only_of_texts(graph, result, inputs.counts, longest=weights.positions)
+    result = _only_of_texts(graph, result, inputs.wrong)
     give(result, EMBEDDING if embeds else LOGITS, [size[0], count])
     if form.kept:
         give(_kept(graph, kept, inputs.counts, layers=plan.layers), KEPT, [size[0], plan.layers], TensorProto.INT64)
@@ -104,13 +106,19 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
     like = graph.node("Shape", ids)
     name = "attention_mask_must_have_the_shape_of_input_ids"
     mask = graph.node("Cast", graph.node("Reshape", "attention_mask", like, name=name), to=9)
+    counts = graph.node("ReduceSum", graph.node("Cast", mask, to=7), graph.whole(1), keepdims=0)
+    empty = graph.node("Equal", counts, graph.one_whole(0))
+    # A text without tokens is refused, or answered with NaN; until then its first column passes for a token, because
+    # runtimes may end the process over arrays without rows.
+    columns = _all_rows(graph, graph.node("Slice", like, graph.whole(1), graph.whole(2)))
+    first = graph.node("Equal", columns, graph.one_whole(0))
+    mask = graph.node("Or", mask, graph.node("And", graph.node("Unsqueeze", empty, graph.whole(1)), first))
     numbers = graph.node("Cast", mask, to=7)
     counts = graph.node("ReduceSum", numbers, graph.whole(1), keepdims=0)
-    empty = graph.node("Equal", counts, graph.one_whole(0))
-    counts = _refuse(graph, counts, empty, name="every_text_needs_a_token_and_one_is_all_padding")
     long = graph.node("Greater", counts, graph.one_whole(weights.positions))
-    counts = _refuse(graph, counts, long, name=f"texts_have_at_most_{weights.positions}_tokens")
-    chosen = true_places(graph, mask)
+    rule = f"every_text_needs_1_to_{weights.positions}_tokens_beside_padding"
+    wrong = graph.node("Or", empty, long)
+    chosen = _refuse(graph, true_places(graph, mask), wrong, name=rule)
     total = graph.node("Shape", chosen)
 
     def packed(values: str) -> str:
@@ -144,17 +152,17 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
         positions=None if weights.distance_bias is None else positions,
         origin=_all_rows(graph, total) if plan.restores and any(value > 0 for value in plan.thresholds) else None,
     )
-    return Inputs(rows=rows, mask=mask, counts=counts, total=total)
+    return Inputs(rows=rows, mask=mask, counts=counts, wrong=wrong, total=total)
 
 
-def _refuse(graph: Graph, counts: str, wrong: str, *, name: str) -> str:
-    """The counts themselves; where a text is `wrong`, a shape that does not fit: an error that has this name.
+def _refuse(graph: Graph, chosen: str, wrong: str, *, name: str) -> str:
+    """(total,) numbers as they are; where a text is `wrong`, a shape that does not fit: an error that has this name.
 
     ONNX has no other error, and reading outside a table, which is one in onnxruntime, ends OpenVINO's work in silence.
     """
     number = graph.node("ReduceSum", graph.node("Cast", wrong, to=7), graph.whole(0), keepdims=1)
-    size = graph.node("Add", graph.node("Shape", counts), number)
-    return str(graph.node("Reshape", counts, size, name=name))
+    size = graph.node("Add", graph.node("Shape", chosen), number)
+    return str(graph.node("Reshape", chosen, size, name=name))
 
 
 def _position_rows(graph: Graph, weights: Weights, *, mask: str, positions: str, packed: Any) -> str:
@@ -230,12 +238,10 @@ def _head(graph: Graph, weights: Weights, read: str) -> tuple[str, int]:
     return read, width
 
 
-def _only_of_texts(graph: Graph, result: str, counts: str, *, longest: int) -> str:
+def _only_of_texts(graph: Graph, result: str, wrong: str) -> str:
     """NaN for a text without tokens or with too many, in runtimes that do not refuse it."""
-    column = graph.node("Unsqueeze", counts, graph.whole(1))
-    some = graph.node("Greater", column, graph.one_whole(0))
-    possible = graph.node("And", some, graph.node("LessOrEqual", column, graph.one_whole(longest)))
-    return str(graph.node("Where", possible, result, graph.number(math.nan)))
+    column = graph.node("Unsqueeze", wrong, graph.whole(1))
+    return str(graph.node("Where", column, graph.number(math.nan), result))
 
 
 def _kept(graph: Graph, counts: list[str], before: str, *, layers: int) -> str:
