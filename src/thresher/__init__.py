@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from thresher.jobs.bench import BenchRequest, bench
     from thresher.jobs.calibrate import CalibrateRequest, calibrate
     from thresher.jobs.evaluate import EvaluateRequest, evaluate_run
+    from thresher.jobs.export import ExportRequest, export
     from thresher.jobs.prune import PruneRequest, prune
     from thresher.jobs.quantize import QuantizeRequest, quantize
     from thresher.jobs.score import ScoreRequest, score_files
@@ -33,6 +34,7 @@ __all__ = [
     "CalibrateRequest",
     "Engine",
     "EvaluateRequest",
+    "ExportRequest",
     "PruneConfig",
     "PruneRequest",
     "QuantizeRequest",
@@ -48,6 +50,7 @@ __all__ = [
     "evaluate",
     "evaluate_run",
     "explain",
+    "export",
     "gates_of",
     "load",
     "load_file_task",
@@ -85,6 +88,8 @@ _HOME = {
     "evaluate_run": "thresher.jobs.evaluate",
     "ScoreRequest": "thresher.jobs.score",
     "score_files": "thresher.jobs.score",
+    "ExportRequest": "thresher.jobs.export",
+    "export": "thresher.jobs.export",
     "BenchRequest": "thresher.jobs.bench",
     "bench": "thresher.jobs.bench",
     "gates_of": "thresher.models.attach",

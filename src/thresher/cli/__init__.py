@@ -9,7 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
-from thresher.cli import bench, calibrate, demo, doctor, evaluate, explain, prune, quantize, reproduce, score, search
+from thresher.cli import (
+    bench,
+    calibrate,
+    demo,
+    doctor,
+    evaluate,
+    explain,
+    export,
+    prune,
+    quantize,
+    reproduce,
+    score,
+    search,
+)
 from thresher.cli.output import fail, no_room, take_any_character
 from thresher.cli.quiet import loud_afterwards
 from thresher.errors import ConfigError, Interrupted, ThresherError
@@ -68,6 +81,7 @@ for name, command in (
     ("calibrate", calibrate.calibrate),
     ("eval", evaluate.evaluate),
     ("quantize", quantize.quantize),
+    ("export", export.export),
     ("explain", explain.explain),
     ("score", score.score),
     ("bench", bench.bench),

@@ -1,0 +1,263 @@
+"""The whole graph: inputs, embeddings, layers, head, outputs."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from thresher.core.plan import PruningPlan
+from thresher.engine.executor import check_reads
+from thresher.engine.weights import Weights
+from thresher.errors import ModelError
+from thresher.exporting.graph import IR_VERSION, OPSET, Graph
+from thresher.exporting.layers import LayerNodes, Rows
+from thresher.exporting.rows import Batch, Live, OneText, true_places
+from thresher.records import thresher_version
+
+NEVER_EMPTY = {"first", "first_segment"}  # groups that every text has a token of
+LOGITS, STATES, EMBEDDING, KEPT, DIAL = "logits", "last_hidden_state", "sentence_embedding", "kept", "dial"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """What the graph is like. types: it has the input token_type_ids; one: for single texts; kept: it also gives the
+    counts of kept tokens; dial: thresholds can be scaled when it runs; half: matrices are stored in fp16."""
+
+    types: bool = False
+    one: bool = False
+    kept: bool = False
+    dial: bool = False
+    half: bool = False
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The graph's inputs as the layers want them: rows, the mask (batch, length) as booleans, the counts, and which
+    texts cannot be computed."""
+
+    rows: Rows
+    mask: str
+    counts: str
+    wrong: str  # (batch,) booleans
+    total: str  # (1,) int64
+
+
+def build_model(weights: Weights, plan: PruningPlan, *, form: Form, embeds: bool = False) -> Any:
+    """An ONNX model that drops what the plan says. `embeds`: its outputs are embeddings, not logits."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    check_plan(plan)
+    graph = Graph(half=form.half)
+    size: list[int | str] = [1 if form.one else "batch", "length"]
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if form.types else [])]
+    taken = [helper.make_tensor_value_info(name, TensorProto.INT64, size) for name in names]
+    dial = DIAL if form.dial else None
+    inputs = _inputs(graph, weights, plan, form)
+    layers = LayerNodes(graph, weights, plan, dial=dial)
+    rows, kept = inputs.rows, []
+    for index in range(layers.alone):
+        rows = layers.layer(index, rows)
+        kept.append(rows.live.counts)
+    outputs = []
+
+    def give(value: str, name: str, shape: list[int | str], kind: int = TensorProto.FLOAT) -> None:
+        graph.rename_(value, name)
+        outputs.append(helper.make_tensor_value_info(name, kind, shape))
+
+    width = weights.shape.width
+    if plan.restores:
+        states = _restored(graph, inputs, rows, layers)
+        read = _mean(graph, states, inputs)
+    else:
+        read = layers.first_tokens(rows)
+        states = graph.node("Unsqueeze", read, graph.whole(1))
+    result, count = _head(graph, weights, read)
+    if embeds:
+        give(states, STATES, [size[0], "length" if plan.restores else 1, width])
+    result = _only_of_texts(graph, result, inputs.wrong)
+    give(result, EMBEDDING if embeds else LOGITS, [size[0], count])
+    if form.kept:
+        give(_kept(graph, kept, inputs.counts, layers=plan.layers), KEPT, [size[0], plan.layers], TensorProto.INT64)
+    if dial is not None:
+        taken.append(helper.make_tensor_value_info(DIAL, TensorProto.FLOAT, []))
+        graph.initializers.append(numpy_helper.from_array(_one(), DIAL))
+    made = helper.make_graph(graph.nodes, "thresher", taken, outputs, initializer=graph.initializers)
+    return helper.make_model(
+        made,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="thresher",
+        producer_version=thresher_version(),
+    )
+
+
+def check_plan(plan: PruningPlan) -> None:
+    """Refuse what the graph cannot compute."""
+    check_reads(plan)
+    if any(value > 0 for value in plan.thresholds) and not NEVER_EMPTY & set(plan.protect):
+        raise ModelError(
+            f"protect = {list(plan.protect)} lets texts lose all their tokens, which the graph cannot compute; retrain "
+            "with protect = first"
+        )
+
+
+def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> Inputs:
+    """Tokens are what the mask says, in their order: padding may stand anywhere, and is gone after this."""
+    ids, flat = "input_ids", graph.whole(-1)
+    like = graph.node("Shape", ids)
+    name = "attention_mask_must_have_the_shape_of_input_ids"
+    mask = graph.node("Cast", graph.node("Reshape", "attention_mask", like, name=name), to=9)
+    counts = graph.node("ReduceSum", graph.node("Cast", mask, to=7), graph.whole(1), keepdims=0)
+    empty = graph.node("Equal", counts, graph.one_whole(0))
+    # A text without tokens is refused, or answered with NaN; until then its first column passes for a token, because
+    # runtimes may end the process over arrays without rows.
+    columns = _all_rows(graph, graph.node("Slice", like, graph.whole(1), graph.whole(2)))
+    first = graph.node("Equal", columns, graph.one_whole(0))
+    mask = graph.node("Or", mask, graph.node("And", graph.node("Unsqueeze", empty, graph.whole(1)), first))
+    numbers = graph.node("Cast", mask, to=7)
+    counts = graph.node("ReduceSum", numbers, graph.whole(1), keepdims=0)
+    long = graph.node("Greater", counts, graph.one_whole(weights.positions))
+    rule = f"every_text_needs_1_to_{weights.positions}_tokens_beside_padding"
+    wrong = graph.node("Or", empty, long)
+    chosen = _refuse(graph, true_places(graph, mask), wrong, name=rule)
+    total = graph.node("Shape", chosen)
+
+    def packed(values: str) -> str:
+        """(batch, length) -> (total,)."""
+        return str(graph.node("Gather", graph.node("Reshape", values, flat), chosen, axis=0))
+
+    rank = graph.node("Sub", graph.node("CumSum", numbers, graph.one_whole(1)), graph.one_whole(1))
+    # Of a text that is too long nothing is read outside the tables, whatever the runtime does about it.
+    rank = graph.node("Min", rank, graph.one_whole(weights.positions - 1))
+    words, positions = packed(ids), packed(rank)
+    place = _position_rows(graph, weights, mask=mask, positions=positions, packed=packed)
+    hidden = graph.rows_of(weights.word, words, name="token_ids_must_be_of_the_vocabulary")
+    hidden = graph.node("Add", hidden, graph.rows_of(weights.position, place, name="position"))
+    if weights.token_type is not None:
+        if form.types:
+            types = graph.node(
+                "Reshape", "token_type_ids", like, name="token_type_ids_must_have_the_shape_of_input_ids"
+            )
+            kind = graph.rows_of(weights.token_type, packed(types), name="token_types_must_be_of_the_model")
+        else:
+            kind = graph.vector(weights.token_type[0], name="token_type.weight")
+        hidden = graph.node("Add", hidden, kind)
+    hidden = graph.norm(hidden, weights.embedding_norm, name="embedding_norm")
+    if weights.projection is not None:
+        hidden = graph.affine(hidden, weights.projection, name="projection")
+    live: Live = OneText(graph, counts=counts) if form.one else Batch(graph, counts=counts, total=total)
+    rows = Rows(
+        live=live,
+        hidden=hidden,
+        protected=_protected(graph, plan, mask=mask, rank=rank, packed=packed),
+        positions=None if weights.distance_bias is None else positions,
+        origin=_all_rows(graph, total) if plan.restores and any(value > 0 for value in plan.thresholds) else None,
+    )
+    return Inputs(rows=rows, mask=mask, counts=counts, wrong=wrong, total=total)
+
+
+def _refuse(graph: Graph, chosen: str, wrong: str, *, name: str) -> str:
+    """(total,) numbers as they are; where a text is `wrong`, a shape that does not fit: an error that has this name.
+
+    ONNX has no other error, and reading outside a table, which is one in onnxruntime, ends OpenVINO's work in silence.
+    """
+    number = graph.node("ReduceSum", graph.node("Cast", wrong, to=7), graph.whole(0), keepdims=1)
+    size = graph.node("Add", graph.node("Shape", chosen), number)
+    return str(graph.node("Reshape", chosen, size, name=name))
+
+
+def _position_rows(graph: Graph, weights: Weights, *, mask: str, positions: str, packed: Any) -> str:
+    """(total,) rows of the position table; see `Weights.position_rows`."""
+    offset, uncounted = weights.position_offset, weights.uncounted_id
+    if uncounted is None:
+        return str(graph.node("Add", positions, graph.one_whole(offset)) if offset else positions)
+    other = graph.node("Not", graph.node("Equal", "input_ids", graph.one_whole(uncounted)))
+    counted = graph.node("And", mask, other)
+    rank = graph.node("CumSum", graph.node("Cast", counted, to=7), graph.one_whole(1))
+    row = graph.node("Add", rank, graph.one_whole(offset - 1))
+    row = graph.node("Min", row, graph.one_whole(len(weights.position) - 1))
+    return str(packed(graph.node("Where", counted, row, graph.one_whole(uncounted))))
+
+
+def _protected(graph: Graph, plan: PruningPlan, *, mask: str, rank: str, packed: Any) -> str | None:
+    """(total,) booleans; None where it is the first tokens, whose place says so. See `protected_tokens`."""
+    if plan.protect == ("first",) or not any(value > 0 for value in plan.thresholds[: plan.alone]):
+        return None
+    flags = []
+    if "first" in plan.protect:
+        flags.append(graph.node("Equal", rank, graph.one_whole(0)))
+    if plan.separator_id is not None:
+        separators = graph.node("And", mask, graph.node("Equal", "input_ids", graph.one_whole(plan.separator_id)))
+        if "separators" in plan.protect:
+            flags.append(separators)
+        if "first_segment" in plan.protect:
+            before = graph.node("CumSum", graph.node("Cast", separators, to=7), graph.one_whole(1), exclusive=1)
+            flags.append(graph.node("Equal", before, graph.one_whole(0)))
+    joined = flags[0]
+    for flag in flags[1:]:
+        joined = graph.node("Or", joined, flag)
+    return str(packed(joined))
+
+
+def _restored(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes) -> str:
+    """(batch, length, width): every token's last known state in its place, and zeros for padding."""
+    numbers = graph.node("Cast", graph.node("Reshape", inputs.mask, graph.whole(-1)), to=7)
+    place = graph.node("Sub", graph.node("CumSum", numbers, graph.one_whole(0)), graph.one_whole(1))
+    place = graph.node("Max", place, graph.one_whole(0))  # padding before the first text
+    states = rows.hidden
+    if layers.left and rows.origin is not None:
+        states = graph.node("Concat", *(part for part, _ in layers.left), rows.hidden, axis=0)
+        origins = graph.node("Concat", *(origin for _, origin in layers.left), rows.origin, axis=0)
+        # Where each row of the input has gone: the order that sorts the origins.
+        _, order = graph.node("TopK", origins, inputs.total, axis=0, largest=0, sorted=1, outputs=2)
+        place = graph.node("Gather", order, place, axis=0)
+    place = graph.node("Reshape", place, graph.node("Shape", inputs.mask))
+    alive = graph.node("Unsqueeze", inputs.mask, graph.whole(2))
+    return str(graph.node("Where", alive, graph.node("Gather", states, place, axis=0), graph.number(0.0)))
+
+
+def _mean(graph: Graph, states: str, inputs: Inputs) -> str:
+    total = graph.node("ReduceSum", states, graph.whole(1), keepdims=0)
+    column = graph.node("Unsqueeze", inputs.counts, graph.whole(1))
+    return str(graph.node("Div", total, graph.node("Cast", column, to=1)))
+
+
+def _head(graph: Graph, weights: Weights, read: str) -> tuple[str, int]:
+    """(batch, width) states that were read -> (batch, outputs), and how many outputs that are."""
+    head, width = weights.head, weights.shape.width
+    if head.dense is not None:
+        read = graph.affine(read, head.dense, name="head.dense")
+    if head.activation is not None:
+        read = graph.activation(read, head.activation)
+    if head.output is not None:
+        read, width = graph.affine(read, head.output, name="head.output"), len(head.output.bias)
+    if head.normalised:
+        length = graph.node("ReduceL2", read, graph.whole(-1), keepdims=1)
+        read = graph.node("Div", read, graph.node("Max", length, graph.number(1e-12)))
+    if head.cut_to is not None and head.cut_to < width:
+        read, width = graph.node("Slice", read, graph.whole(0), graph.whole(head.cut_to), graph.whole(1)), head.cut_to
+    return read, width
+
+
+def _only_of_texts(graph: Graph, result: str, wrong: str) -> str:
+    """NaN for a text without tokens or with too many, in runtimes that do not refuse it."""
+    column = graph.node("Unsqueeze", wrong, graph.whole(1))
+    return str(graph.node("Where", column, graph.number(math.nan), result))
+
+
+def _kept(graph: Graph, counts: list[str], before: str, *, layers: int) -> str:
+    """(batch, layers) tokens that each layer passed on: 1 where first tokens only are passed on."""
+    ones = graph.node("Add", graph.node("Mul", before, graph.one_whole(0)), graph.one_whole(1))
+    columns = [graph.node("Unsqueeze", part, graph.whole(1)) for part in (*counts, ones)]
+    taken = [*columns[:-1], *(columns[-1:] * (layers - len(counts)))]
+    return str(graph.node("Concat", *taken, axis=1))
+
+
+def _all_rows(graph: Graph, total: str) -> str:
+    end = graph.node("Squeeze", total, graph.whole(0))
+    return str(graph.node("Range", graph.one_whole(0), end, graph.one_whole(1)))
+
+
+def _one() -> Any:
+    import numpy as np
+
+    return np.array(1.0, np.float32)

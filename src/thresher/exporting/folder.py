@@ -1,0 +1,85 @@
+"""What is written: the graph where runtimes look for it, and beside it what they need to read texts."""
+
+from copy import deepcopy
+from dataclasses import fields, is_dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thresher.engine.weights import Weights
+from thresher.errors import ConfigError, ModelError
+from thresher.models.embedder import Embedder
+from thresher.models.stored import write_folder
+
+MODEL = Path("onnx") / "model.onnx"
+ABOUT = "thresher_export.json"  # not thresher.json: an exported folder is no run
+NEEDS = ("onnx", "onnxruntime")
+LARGEST = 1_900_000_000  # bytes of one protobuf file, a little below its limit
+
+
+def check_packages() -> None:
+    """Say at once which package is missing."""
+    for name in NEEDS:
+        if find_spec(name) is None:
+            raise ConfigError(
+                f"the package {name} is not installed, and export needs it; pip install 'thresher[export]'"
+            )
+
+
+def write_graph(model: Any, file: Path, *, largest: int = LARGEST) -> None:
+    """Write and check a graph; weights above `largest` bytes go into a file of their own, as runtimes expect it."""
+    import onnx
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if model.ByteSize() > largest:
+        onnx.save(model, str(file), save_as_external_data=True, location=f"{file.name}_data", size_threshold=1024)
+    else:
+        onnx.save(model, str(file))
+    onnx.checker.check_model(str(file), full_check=True)
+
+
+def write_beside(folder: Path, model: Any, tokenizer: Any, *, max_length: int) -> None:
+    """config.json and the tokenizer, which truncates where the engine does; modules.json of an embedder."""
+    model.config.save_pretrained(folder)
+    own = deepcopy(tokenizer)
+    own.model_max_length = max_length
+    own.save_pretrained(folder)
+    if isinstance(model, Embedder):
+        write_folder(folder, replace(model.stored, max_length=max_length), width=model.config.hidden_size)
+
+
+def takes_types(weights: Weights, tokenizer: Any) -> bool:
+    """Whether the graph has the input token_type_ids: where there are several types, and the tokenizer gives them."""
+    several = weights.token_type is not None and len(weights.token_type) > 1
+    return several and "token_type_ids" in tokenizer.model_input_names
+
+
+def rounded(weights: Weights) -> Weights:
+    """What a file with fp16 matrices computes with: they are rounded, and vectors and the distance bias are not."""
+    seen: dict[int, Any] = {}
+
+    def convert(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return _half(part) if part.dim() > 1 else part
+        if isinstance(part, list):
+            return [convert(item) for item in part]
+        if is_dataclass(part) and not isinstance(part, type):
+            if id(part) not in seen:  # a layer that several passes share stays one
+                names = [item.name for item in fields(part) if item.name != "distance_bias"]
+                seen[id(part)] = replace(part, **{name: convert(getattr(part, name)) for name in names})
+            return seen[id(part)]
+        return part
+
+    result: Weights = convert(weights)
+    return result
+
+
+def _half(matrix: Tensor) -> Tensor:
+    found = matrix.to(torch.float16).to(torch.float32)
+    if not bool(found.isfinite().all()):
+        largest = float(matrix.abs().max())
+        raise ModelError(f"a weight of {largest:.3g} is beyond fp16, which ends at 65,504; leave out --fp16-weights")
+    return found

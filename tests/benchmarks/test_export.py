@@ -1,0 +1,47 @@
+"""benchmarks/export.py on a tiny run: one record for every point, and no place of the machine in it."""
+
+from pathlib import Path
+
+import export
+import pytest
+from measuring import read_rows
+
+from thresher.core.plan import PruningPlan
+from thresher.engine.weights import read_weights
+from thresher.evaluation.rivals import Arrays
+from thresher.exporting.build import Form, build_model
+from thresher.exporting.folder import write_graph
+from thresher.models.checkpoint import load_dense
+
+FIELDS = {"model", "runtime", "dtype", "batch", "tokens", "pruned_over_stock", "pruned_over_own_dense"}
+
+
+def test_measures_every_point_once(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stock export takes torch's exporter half a minute: here our own dense graph stands for it."""
+
+    def ours(folder: Path, file: Path, example: Arrays) -> None:
+        weights = read_weights(load_dense(folder, whole=True)[0])
+        form = Form(types="token_type_ids" in example)
+        write_graph(build_model(weights, PruningPlan.dense(len(weights.layers)), form=form), file)
+
+    monkeypatch.setattr(export, "make_onnx", ours)
+    file = tmp_path / "results.jsonl"
+    for _ in range(2):
+        words = f"--run {run} --tokens 5,99 --batches 1,3 --rounds 3 --out {file}"
+        export.main(words.split())
+    rows = read_rows(file)
+    assert [(row["batch"], row["tokens"]) for row in rows] == [(1, 5), (1, 32), (3, 5), (3, 32)]
+    for row in rows:
+        assert FIELDS | {"relative_flops", "device", "versions"} <= set(row)
+        assert 0 < row["relative_flops"] < 1 and row["pruned_over_stock"] > 0
+        assert set(row["milliseconds"]) == {"stock", "pruned", "dense"}
+    assert str(run.parent) not in file.read_text()
+    assert "batch 1, 5 tokens: " in capsys.readouterr().out
+
+
+def test_all_take_turns() -> None:
+    seen: list[str] = []
+    export.interleaved({name: (lambda name=name: seen.append(name)) for name in "ab"}, 2)
+    assert "".join(seen) == "ababab"

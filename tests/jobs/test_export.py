@@ -1,0 +1,160 @@
+"""Exporting a run: a folder that runtimes open, whole or not at all, and refused before any work."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import thresher
+from tests.exporting.running import gated
+from tests.models.families import tiny_model
+from tests.models.sentences import PAIRS, TEXTS, WORDS
+from tests.words import word_tokenizer
+from thresher.config import PruneConfig
+from thresher.core.heads import Head
+from thresher.engine.engine import Engine
+from thresher.errors import ConfigError, ModelError, RunError
+from thresher.jobs import export as module
+from thresher.jobs.export import ExportRequest
+from thresher.models.attach import gates_of, prune_
+from thresher.models.checkpoint import save
+from thresher.models.heads import set_head_
+
+
+def saved(folder: Path, model: Any, *, types: bool = True, length: int = 16) -> Path:
+    tokenizer = word_tokenizer(WORDS, model_max_length=64)
+    if not types:
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    save(model, tokenizer, folder, about={"recipe": {"max_length": length}})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("export") / "run", gated("bert").float())
+
+
+def read(out: Path, texts: list[Any], **more: Any) -> dict[str, Any]:
+    """By means of onnxruntime and the folder's own tokenizer, as a user does it."""
+    import onnxruntime
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    session = onnxruntime.InferenceSession(str(out / "onnx" / "model.onnx"), providers=["CPUExecutionProvider"])
+    pairs = isinstance(texts[0], tuple)
+    given = ([text for text, _ in texts], [other for _, other in texts]) if pairs else (texts,)
+    inputs = dict(tokenizer(*given, padding=True, truncation=True, return_tensors="np"))
+    assert set(inputs) == {value.name for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs | more), strict=True))
+
+
+def test_a_folder_that_a_user_can_run(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "out"
+    result = thresher.export(run, out=str(out))
+    assert result.inputs == ("input_ids", "attention_mask", "token_type_ids")
+    assert result.outputs == ("logits",) and result.file == out / "onnx" / "model.onnx"
+    there = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert there == {
+        *("onnx/model.onnx", "config.json", "tokenizer.json", "tokenizer_config.json", "thresher_export.json"),
+    }
+    assert result.bytes == (out / "onnx" / "model.onnx").stat().st_size
+    engine = Engine.load(run, device="cpu", backend="reference", dtype="fp32")
+    long = [*TEXTS, "the river " * 20]
+    expected = engine.executor.compute(_tokens(out, long))
+    np.testing.assert_allclose(read(out, long)["logits"], expected.outputs.numpy(), atol=1e-5, rtol=1e-5)
+    assert [path.name for path in out.parent.iterdir()] == ["out"], "nothing temporary stays"
+
+
+def _tokens(out: Path, texts: list[str]) -> list[list[int]]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.model_max_length == 16, "as long as in training"
+    return [list(ids) for ids in tokenizer(texts, truncation=True)["input_ids"]]
+
+
+def test_it_says_what_it_is_and_names_no_place(run: Path, tmp_path: Path) -> None:
+    result = thresher.export(run, out=tmp_path / "out", kept=True)
+    about = json.loads((tmp_path / "out" / "thresher_export.json").read_text())
+    assert about["thresholds"] == pytest.approx([0.7, 0.8, 0.9, 1.0])
+    assert about["options"]["kept"] and not about["options"]["dense"]
+    assert about["check"]["texts"] == result.checked.texts and about["check"]["tolerance"] == 1e-5
+    assert {"onnx", "onnxruntime", "torch"} <= set(about["provenance"]["versions"])
+    for file in (tmp_path / "out").rglob("*"):
+        if file.is_file():
+            assert str(tmp_path).encode() not in file.read_bytes() and str(run).encode() not in file.read_bytes()
+    assert result.to_dict()["checked"]["texts"] == result.checked.texts
+
+
+def test_every_option(run: Path, tmp_path: Path) -> None:
+    plain = read(thresher.export(run, out=tmp_path / "plain", kept=True).out, TEXTS)
+    dense = read(thresher.export(run, out=tmp_path / "dense", kept=True, dense=True).out, TEXTS)
+    assert (dense["kept"] >= plain["kept"]).all() and dense["kept"].sum() > plain["kept"].sum()
+    out = thresher.export(run, out=tmp_path / "dial", kept=True, dial=True).out
+    for dial, expected in ((0.0, dense), (1.0, plain)):
+        found = read(out, TEXTS, dial=np.array(dial, np.float32))
+        np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
+        assert found["kept"].tolist() == expected["kept"].tolist()
+    single = thresher.export(run, out=tmp_path / "one", batch_one=True).out
+    for row, text in enumerate(TEXTS):
+        np.testing.assert_allclose(read(single, [text])["logits"][0], plain["logits"][row], atol=1e-5)
+    small = thresher.export(run, out=tmp_path / "small", fp16_weights=True)
+    assert small.bytes < 0.75 * (tmp_path / "plain" / "onnx" / "model.onnx").stat().st_size
+    np.testing.assert_allclose(read(small.out, TEXTS)["logits"], dense["logits"], atol=10)
+
+
+def test_a_reranker_reads_pairs(tmp_path: Path) -> None:
+    model = tiny_model("bert", num_labels=1).float()
+    set_head_(model, Head(means="score"))
+    prune_(model, PruneConfig(protect=("first", "first_segment"), separator_id=3))
+    gates_of(model).set_thresholds([0.7, 0.8, 0.9, float("inf")])
+    run = saved(tmp_path / "run", model)
+    out = thresher.export(run, out=tmp_path / "out").out
+    engine = Engine.load(run, device="cpu", backend="reference", dtype="fp32")
+    scores = np.asarray(engine.score(PAIRS))
+    np.testing.assert_allclose(1 / (1 + np.exp(-read(out, PAIRS)["logits"][:, 0])), scores, atol=1e-5)
+
+
+def test_an_embedder_keeps_what_sentence_transformers_reads(tmp_path: Path) -> None:
+    model = gated("bert", reads="mean").float()
+    run = saved(tmp_path / "run", model)
+    out = thresher.export(run, out=tmp_path / "out").out
+    assert {"modules.json", "1_Pooling", "2_Normalize"} <= {path.name for path in out.iterdir()}
+    embeddings = Engine.load(run, device="cpu", backend="reference", dtype="fp32").embed(TEXTS)
+    found = read(out, TEXTS)
+    np.testing.assert_allclose(found["sentence_embedding"], embeddings, atol=1e-5)
+    assert found["last_hidden_state"].shape[2] == 32
+
+
+def test_a_graph_has_the_inputs_that_its_tokenizer_gives(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run", gated("bert").float(), types=False)
+    assert thresher.export(run, out=tmp_path / "out").inputs == ("input_ids", "attention_mask")
+
+
+def test_a_graph_that_differs_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = module.build_model
+
+    def other(weights: Any, plan: Any, **more: Any) -> Any:
+        return build(weights, plan.with_thresholds([value * 0.5 for value in plan.thresholds]), **more)
+
+    monkeypatch.setattr(module, "build_model", other)
+    with pytest.raises(ModelError, match="is not the engine's model: kept counts are"):
+        thresher.export(run, out=tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refused_before_any_work(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "load", lambda *given: pytest.fail("work was begun"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(RunError, match="exists and is not empty; choose another --out"):
+        thresher.export(run, out=tmp_path / "full")
+    for out in (run, run / "onnx", run.parent):
+        with pytest.raises(RunError, match="lie in one another; the exported model needs a folder of its own"):
+            thresher.export(run, out=out)
+    with pytest.raises(ConfigError, match="--dense drops nothing, and --dial scales what is dropped"):
+        ExportRequest(run=run, out=tmp_path / "out", dense=True, dial=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
