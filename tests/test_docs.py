@@ -8,6 +8,7 @@ from pathlib import Path
 from thresher.config import PruneConfig, TrainConfig
 
 ROOT = Path(__file__).parents[1]
+ROOMS = ("docs", "experiments", "benchmarks")
 
 
 def settings_table() -> str:
@@ -37,3 +38,11 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "experiments").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_lines_of_pages_can_be_read() -> None:
+    """Tables are as wide as they are, and so is code in a sentence that would break."""
+    for page in sorted(ROOT.glob("*.md")) + sorted(p for room in ROOMS for p in (ROOT / room).rglob("*.md")):
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+            prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", line)
+            assert len(line) <= 100 or line.startswith("|") or len(prose) <= 60, f"{page.name}:{number} is too long"
