@@ -168,6 +168,19 @@ def test_an_archive_knows_its_commit(tmp_path: Path) -> None:
 # --- hardware --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("150000 100000", 2), ("10000 100000", 1), ("900000 100000", 4), ("max 100000", 4), (None, 4)]
+)
+def test_a_container_has_no_more_cores_than_its_share_of_time(
+    quota: str | None, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(quota + "\n")
+    monkeypatch.setattr(hardware, "CPU_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2, 3}, raising=False)
+    assert hardware.usable_cores() == cores
+
+
 def test_features_are_read_from_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "cpu_flags", lambda: frozenset({"avx2", "avx512f", "amx_bf16"}))
     assert hardware.features() == {

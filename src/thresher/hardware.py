@@ -1,11 +1,13 @@
 """What this machine can do, read from the machine and never assumed."""
 
+import math
 import os
 import platform
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of all cores, in a period of so many
 CPU_FEATURES = {
     "avx2": "avx2",
     "avx512": "avx512f",
@@ -40,10 +42,13 @@ def cpu_name() -> str:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, which can be fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Cores that this process may use, which can be fewer than there are: a container's share of time counts, too."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        allowed, period = CPU_QUOTA.read_text(encoding="ascii").split()
+        return max(1, min(cores, math.ceil(int(allowed) / int(period))))
+    except (OSError, ValueError):  # no such file, or the word max in it
+        return cores
 
 
 def features() -> dict[str, bool]:
