@@ -149,7 +149,7 @@ def table() -> str:
         memory, unbroken = row["resident_mib"], row["unbroken"]
         at = ", ".join(f"{memory[i]:.0f}" for i in (len(memory) // 10, len(memory) // 2, -1))
         speed = f"{unbroken['seconds']:.0f} seconds, {unbroken['texts_per_s']:,.0f} texts/s"
-        lines += ["", f"Without a break, here: {speed}; {at} MiB of memory after a tenth, a half and at the end."]
+        lines += ["", f"Without a break, here: {speed}; {at} MiB of memory\nafter a tenth, a half and at the end."]
     return "\n".join(lines)
 
 

@@ -1,11 +1,14 @@
 """What experiments share in print: tables between marks in README.md."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from thresher.errors import RunError
 from thresher.records import write_text
+
+WIDEST = 100  # characters of a line
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -26,4 +29,13 @@ def write_between_marks(file: Path, mark: str, text: str) -> None:
     _, ended, after = rest.partition("<!-- end -->")
     if not (found and ended):
         raise RunError(f"{file} has no <!-- {mark} --> with an <!-- end --> after it; put the two lines back")
-    write_text(file, f"{before}{found}{text}\n{ended}{after}")
+    wrapped = "\n".join(part for line in text.split("\n") for part in _wrapped(line))
+    write_text(file, f"{before}{found}{wrapped}\n{ended}{after}")
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line of prose in lines that can be read; rows of a table stay."""
+    if line.startswith("|") or len(line) <= WIDEST:
+        return [line]
+    indent = "  " if line.startswith("- ") else ""
+    return textwrap.wrap(line, WIDEST, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
