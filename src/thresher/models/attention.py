@@ -29,7 +29,7 @@ def attention(
 
 def scored_apart(query: Tensor, key: Tensor, value: Tensor, *, gates: Gates, dropout: float) -> Tensor:
     """The same for hard gates, whose scores no gradient passes through: the library's own attention, and scores beside
-    it. Probabilities, as large as all else of a long text together, need not be kept for the backward pass."""
+    it. So probabilities, which grow with the square of a text's length, are not kept for the backward pass."""
     live = gates.seen()[:, None, None, :]
     context = F.scaled_dot_product_attention(query, key, value, attn_mask=live, dropout_p=dropout)
     with torch.no_grad(), torch.autocast(value.device.type, enabled=False):

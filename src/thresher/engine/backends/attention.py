@@ -26,7 +26,7 @@ def laid_out(parts: Tensor, dtype: torch.dtype) -> Tensor:
     """(parts, runs, heads, tokens, head width) -> (parts, runs x heads, tokens, head width) in one piece.
 
     In bf16 with idle tokens, which are zeros, at the end: oneDNN, which has these products, builds and keeps a program
-    for every new length, nearly a millisecond and a megabyte each. In fp32 there is none.
+    for every new length. In fp32 there is none.
     """
     tokens = parts.shape[3]
     if dtype == torch.float32:
