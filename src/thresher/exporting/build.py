@@ -1,12 +1,14 @@
 """The whole graph: inputs, embeddings, layers, head, outputs."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from thresher.core.plan import PruningPlan
+from thresher.engine.backends.cpu import check_scales
 from thresher.engine.executor import check_reads
-from thresher.engine.weights import Weights
+from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ModelError
 from thresher.exporting.graph import IR_VERSION, OPSET, Graph
 from thresher.exporting.layers import LayerNodes, Rows
@@ -41,18 +43,23 @@ class Inputs:
     total: str  # (1,) int64
 
 
-def build_model(weights: Weights, plan: PruningPlan, *, form: Form, embeds: bool = False) -> Any:
-    """An ONNX model that drops what the plan says. `embeds`: its outputs are embeddings, not logits."""
+def build_model(
+    weights: Weights, plan: PruningPlan, *, form: Form, embeds: bool = False, scales: Sequence[LayerScales] = ()
+) -> Any:
+    """An ONNX model that drops what the plan says. `embeds`: its outputs are embeddings, not logits; `scales`: those of
+    a quantized run, one per layer, whose products are then in int8."""
     from onnx import TensorProto, helper, numpy_helper
 
     check_plan(plan)
+    if scales:
+        check_scales(scales, weights)
     graph = Graph(half=form.half)
     size: list[int | str] = [1 if form.one else "batch", "length"]
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if form.types else [])]
     taken = [helper.make_tensor_value_info(name, TensorProto.INT64, size) for name in names]
     dial = DIAL if form.dial else None
     inputs = _inputs(graph, weights, plan, form)
-    layers = LayerNodes(graph, weights, plan, dial=dial)
+    layers = LayerNodes(graph, weights, plan, dial=dial, scales=scales)
     rows, kept = inputs.rows, []
     for index in range(layers.alone):
         rows = layers.layer(index, rows)

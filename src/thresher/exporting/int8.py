@@ -1,0 +1,76 @@
+"""Products in static int8, as pairs of QuantizeLinear and DequantizeLinear that runtimes turn into integer products.
+
+The scales are those of `thresher quantize`, and weights are rounded as the engine rounds them. Every scale is fixed, so
+what a text keeps does not depend on its neighbours.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from thresher.core.plan import PruningPlan
+from thresher.engine.backends.feedforward import gelu_zero
+from thresher.engine.backends.linear import ZERO
+from thresher.engine.backends.reference import Reference
+from thresher.engine.scales import SITES
+from thresher.engine.weights import Affine, Layer, LayerScales, Weights, activation_name
+from thresher.exporting.graph import Graph
+
+MOST = 2**30  # a bias is an int32 in units of its row's scale, which must be large enough for that
+
+
+def int8_affine(graph: Graph, values: str, affine: Affine, scales: Tensor, *, name: str, zero: int = ZERO) -> str:
+    """(rows, in) -> (rows, out). scales: (in,), folded into the weights, or () where all inputs have one."""
+    weight, unit = affine.weight.float(), 1.0
+    if scales.dim():
+        weight = weight * scales
+        values = graph.node("Mul", values, graph.vector(1 / scales, name=f"{name}.per_scale"))
+    else:
+        unit = float(scales)
+    codes, worth = rounded_weight(weight, bias=affine.bias.float() / unit)
+    taken = (graph.number(unit), graph.byte(zero))
+    values = graph.node("DequantizeLinear", graph.node("QuantizeLinear", values, *taken), *taken)
+    matrix = graph.dequantized(codes.to(torch.int8), worth, name=f"{name}.weight")
+    bias = (affine.bias.double() / (worth.double() * unit)).round().to(torch.int32)
+    bias_name = graph.dequantized(bias, worth * unit, name=f"{name}.bias")
+    return str(graph.node("Gemm", values, matrix, bias_name, transB=1))
+
+
+def rounded_weight(weight: Tensor, *, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers (out, in), and what 1 of each row is worth (out,)."""
+    worth = weight.abs().amax(dim=1).clamp(min=1e-12).div(127)
+    worth = torch.maximum(worth, bias.abs() / MOST)
+    return torch.round(weight / worth[:, None]).clamp(-127, 127), worth
+
+
+def zero_of(layer: Layer, scales: LayerScales) -> int:
+    """The byte for 0 in the input of ffn_out; see `gelu_zero`."""
+    return gelu_zero(float(scales.ffn_out)) if activation_name(layer.activation) == "gelu" else ZERO
+
+
+class Simulated(Reference):
+    """The readable twin of a graph in int8: products of layers lose what the graph's lose, in plain float32.
+
+    ALBERT's passes share one layer, and here also the scales of the first of them.
+    """
+
+    def __init__(self, weights: Weights, plan: PruningPlan, scales: Sequence[LayerScales]) -> None:
+        super().__init__(weights, plan)
+        self._sites: dict[int, tuple[Tensor, int]] = {}
+        for layer, own in zip(self.weights.layers, scales, strict=True):
+            for site in SITES:
+                zero = zero_of(layer, own) if site == "ffn_out" else ZERO
+                self._sites.setdefault(id(getattr(layer, site)), (getattr(own, site), zero))
+
+    def linear(self, values: Tensor, affine: Affine) -> Tensor:
+        found = self._sites.get(id(affine))
+        if found is None:
+            return super().linear(values, affine)
+        scales, zero = found
+        codes = (values / scales).round().clamp(-zero, 255 - zero)
+        folded = affine.weight * scales
+        weight, worth = rounded_weight(folded, bias=affine.bias)
+        # Whole numbers add up exactly in float64.
+        sums = codes.double() @ weight.double().T
+        return (sums * worth + affine.bias).float()
