@@ -85,6 +85,12 @@ class FastTokenizer:
                 rows.types[i] = [rows.types[i][place] for place in stays]
         return rows
 
+    def located(self, items: Sequence[Any]) -> list[Any]:
+        """Whole texts or pairs as the tokenizers library gives them, which know their characters and words."""
+        self._settle()
+        found: list[Any] = self.inner.encode_batch(list(items))
+        return found
+
     def special(self, *, paired: bool) -> int | None:
         return int(self.inner.num_special_tokens_to_add(paired))
 
