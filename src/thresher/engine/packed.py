@@ -124,9 +124,10 @@ class PackedExecutor:
         left = LeftBehind(hidden) if self.plan.restores else None
         hidden, live, kept = self._layers(hidden, live, thresholds, shares=shares, left=left)
         if left is None:
-            read, sequences = self._of_first_tokens(hidden, live), live.sequences
+            read, sequences = self.backend.final(self._of_first_tokens(hidden, live)), live.sequences
         else:
-            read, sequences = mean_states(left.end(hidden), packed.ids), packed.ids.sequences
+            states = self.backend.final(left.end(hidden))
+            read, sequences = mean_states(states, packed.ids), packed.ids.sequences
         result = self.backend.head(read)
         outputs = torch.empty_like(result)
         outputs[sequences] = result
