@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from thresher.core.plan import PruningPlan
-from thresher.engine.backends.feedforward import gelu_zero
+from thresher.engine.backends.feedforward import gelu_zero, is_plain_gelu
 from thresher.engine.backends.linear import ZERO
 from thresher.engine.backends.reference import Reference
 from thresher.engine.scales import SITES
-from thresher.engine.weights import Affine, Layer, LayerScales, Weights, activation_name
+from thresher.engine.weights import Affine, Layer, LayerScales, Weights
 from thresher.exporting.graph import Graph
 
 MOST = 2**30  # a bias is an int32 in units of its row's scale, which must be large enough for that
@@ -46,19 +46,20 @@ def rounded_weight(weight: Tensor, *, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 def zero_of(layer: Layer, scales: LayerScales) -> int:
     """The byte for 0 in the input of ffn_out; see `gelu_zero`."""
-    return gelu_zero(float(scales.ffn_out)) if activation_name(layer.activation) == "gelu" else ZERO
+    return gelu_zero(float(scales.ffn_out)) if is_plain_gelu(layer.spec) else ZERO
 
 
 class Simulated(Reference):
-    """The readable twin of a graph in int8: products of layers lose what the graph's lose, in plain float32.
+    """The readable twin of a graph in int8: products of layers lose what the graph's lose, in plain float32. Without
+    scales they lose nothing.
 
     ALBERT's passes share one layer, and here also the scales of the first of them.
     """
 
-    def __init__(self, weights: Weights, plan: PruningPlan, scales: Sequence[LayerScales]) -> None:
+    def __init__(self, weights: Weights, plan: PruningPlan, scales: Sequence[LayerScales] = ()) -> None:
         super().__init__(weights, plan)
         self._sites: dict[int, tuple[Tensor, int]] = {}
-        for layer, own in zip(self.weights.layers, scales, strict=True):
+        for layer, own in zip(self.weights.layers if scales else [], scales, strict=True):
             for site in SITES:
                 zero = zero_of(layer, own) if site == "ffn_out" else ZERO
                 self._sites.setdefault(id(getattr(layer, site)), (getattr(own, site), zero))

@@ -1,16 +1,17 @@
 """The layers as nodes: attention with its scores on live rows, the rest of a layer, and what a layer drops."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from thresher.core.layer import Steps, finish
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.linear import ZERO
-from thresher.engine.weights import Affine, Layer, LayerScales, Weights
+from thresher.engine.weights import Affine, Layer, LayerScales, Norm, Weights
 from thresher.exporting.graph import Graph
 from thresher.exporting.int8 import int8_affine, zero_of
 from thresher.exporting.rows import Live, true_places
@@ -79,10 +80,10 @@ class LayerNodes:
         width, name = self.weights.shape.width, f"{self._name(self.alone)}.attention"
         hidden = self._take(rows.hidden, live.first)
         query, rest = _part(layer.qkv, 0, width), _part(layer.qkv, width, 3 * width)
-        scale = _scale(layer, width)
+        scale = 1 / layer.spec.divisor
         asked = self._product(self.alone, "qkv", hidden, query, name=f"{name}.query", scale=scale, scaled=width)
         lead = (0,) * live.lead
-        asked = graph.node("Reshape", asked, graph.whole(*lead, layer.heads, 1, width // layer.heads))
+        asked = graph.node("Reshape", asked, graph.whole(*lead, layer.spec.heads, 1, width // layer.spec.heads))
         both = live.grid(self._product(self.alone, "qkv", rows.hidden, rest, name=f"{name}.key_value"))
         key, value = graph.node("Split", both, axis=-1, num_outputs=2, outputs=2)
         key, value = self._by_head(key, layer, live, turned=True), self._by_head(value, layer, live)
@@ -101,7 +102,7 @@ class LayerNodes:
         """Context (batch x n, width) and scores (batch, n) on the grid."""
         graph, live, layer = self.graph, rows.live, self.weights.layers[index]
         width, name = self.weights.shape.width, f"{self._name(index)}.attention"
-        scale = _scale(layer, width)
+        scale = 1 / layer.spec.divisor
         qkv = self._product(index, "qkv", rows.hidden, layer.qkv, name=f"{name}.qkv", scale=scale, scaled=width)
         query, key, value = graph.node("Split", live.grid(qkv), axis=-1, num_outputs=3, outputs=3)
         query, value = (self._by_head(part, layer, live) for part in (query, value))
@@ -113,7 +114,7 @@ class LayerNodes:
 
     def _by_head(self, part: str, layer: Layer, live: Live, *, turned: bool = False) -> str:
         """(batch, n, width) -> (batch, heads, n, head width); `turned`: (batch, heads, head width, n)."""
-        sizes = (0,) * (live.lead + 1) + (layer.heads, self.weights.shape.width // layer.heads)
+        sizes = (0,) * (live.lead + 1) + (layer.spec.heads, self.weights.shape.width // layer.spec.heads)
         parts = self.graph.node("Reshape", part, self.graph.whole(*sizes))
         return str(self.graph.node("Transpose", parts, perm=_perm(live, (1, 2, 0) if turned else (1, 0, 2))))
 
@@ -180,14 +181,29 @@ class LayerNodes:
 
     def _finish(self, index: int, context: str, hidden: str) -> str:
         """Everything after attention: (rows, width) each."""
+        return finish(self.weights.layers[index].spec, self._steps(index), context, hidden)
+
+    def _steps(self, index: int) -> Steps[str]:
         graph, layer, name = self.graph, self.weights.layers[index], self._name(index)
-        output = layer.attention_output
-        attended = self._product(index, "attention_output", context, output, name=f"{name}.attention.output")
-        attended = graph.norm(graph.node("Add", attended, hidden), layer.attention_norm, name=f"{name}.attention_norm")
-        inner = self._product(index, "ffn_in", attended, layer.ffn_in, name=f"{name}.ffn_in")
-        inner = graph.activation(inner, layer.activation)
-        outer = self._product(index, "ffn_out", inner, layer.ffn_out, name=f"{name}.ffn_out")
-        return graph.norm(graph.node("Add", outer, attended), layer.output_norm, name=f"{name}.output_norm")
+
+        def normed(norm: Norm | None, kind: str) -> Callable[[str], str]:
+            return lambda values: values if norm is None else graph.norm(values, norm, name=f"{name}.{kind}")
+
+        def feed_forward(values: str) -> str:
+            inner = self._product(index, "ffn_in", values, layer.ffn_in, name=f"{name}.ffn_in")
+            inner = graph.activation(inner, layer.spec.activation)
+            return self._product(index, "ffn_out", inner, layer.ffn_out, name=f"{name}.ffn_out")
+
+        def output(context: str) -> str:
+            own = layer.attention_output
+            return self._product(index, "attention_output", context, own, name=f"{name}.attention.output")
+
+        return Steps(
+            output=output,
+            norms=(normed(layer.attention_norm, "attention_norm"), normed(layer.output_norm, "output_norm")),
+            feed_forward=feed_forward,
+            add=lambda values, residual: str(graph.node("Add", values, residual)),
+        )
 
     def _product(
         self, index: int, site: str, values: str, affine: Affine, *, name: str, scale: float = 1.0, scaled: int = 0
@@ -222,7 +238,3 @@ def _perm(live: Live, order: tuple[int, ...]) -> list[int]:
 
 def _part(affine: Affine, begin: int, end: int) -> Affine:
     return Affine(weight=affine.weight[begin:end], bias=affine.bias[begin:end])
-
-
-def _scale(layer: Layer, width: int) -> float:
-    return 1 / math.sqrt(width // layer.heads)
