@@ -1,6 +1,5 @@
 """Every family, head, score and rule: the graph in onnxruntime drops what the engine drops and answers the same."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,18 @@ import torch
 
 from tests.engine.test_engine import VARIANTS
 from tests.exporting.running import TOLERANCE, answer, arrays, expected_of, gated, graph_of, opened
-from tests.models.families import FAMILIES, LAYERS, LENGTHS, SEPARATOR, logits_of, one, ragged, tiny_model
+from tests.models.families import (
+    FAMILIES,
+    LAYERS,
+    LENGTHS,
+    SEPARATOR,
+    SOME,
+    logits_of,
+    one,
+    prune_with_,
+    ragged,
+    tiny_model,
+)
 from thresher.core.plan import PruningPlan
 from thresher.engine.executor import EXECUTED
 from thresher.engine.weights import read_weights
@@ -41,6 +51,25 @@ def test_every_family_and_head(family: str, reads: str | None, score: str) -> No
         found, kept = answer(session, arrays(inputs), name_of(reads), "kept")
         assert kept.tolist() == expected.kept.tolist()
         np.testing.assert_allclose(found, expected.outputs.numpy(), **TOLERANCE)
+
+
+@pytest.mark.parametrize("means", ["span", "tags"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_that_read_every_token(family: str, means: str) -> None:
+    """Each has its outputs in its place, whether it was dropped or not; padding has zeros."""
+    model = tiny_model(family, means=means)
+    prune_with_(model, SOME, score="value")
+    inputs = ragged(model, extra=2)
+    expected = expected_of(model, inputs)
+    assert int(expected.kept[:, -1].sum()) < sum(LENGTHS)
+    names = ("start_logits", "end_logits") if means == "span" else ("logits",)
+    for single in (False, True):
+        *found, kept = answer(opened(graph_of(model, one=single, kept=True)), arrays(inputs), *names, "kept")
+        whole = np.stack(found, axis=-1) if means == "span" else found[0]
+        assert kept.tolist() == expected.kept.tolist()
+        mask = inputs["attention_mask"].numpy() == 1
+        np.testing.assert_allclose(whole[mask], expected.outputs.numpy(), **TOLERANCE)
+        assert not whole[~mask].any()
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -148,7 +177,7 @@ def test_fp16_is_in_the_file_and_not_in_the_sums() -> None:
     weights, inputs = read_weights(model), ragged(model)
     halved = rounded(weights)
     graphs = [
-        build_model(chosen, plan_of(model), form=Form(half=half), embeds=True)
+        build_model(chosen, plan_of(model), form=Form(half=half), means="embedding")
         for chosen, half in ((halved, True), (halved, False), (weights, False))
     ]
     stored, plain, exact = (answer(opened(graph), arrays(inputs), "sentence_embedding")[0] for graph in graphs)
@@ -172,7 +201,5 @@ def test_what_cannot_be_computed_is_refused() -> None:
     model = gated("bert", reads="mean", protect=("separators",), separator_id=SEPARATOR)
     with pytest.raises(ModelError, match="lets texts lose all their tokens"):
         graph_of(model)
-    with pytest.raises(ModelError, match="heads that read tokens cannot be executed yet"):
-        graph_of(model, replace(plan_of(model), reads="tokens"))
     with pytest.raises(ModelError, match="the activation softsign cannot be exported; those that can are: gelu,"):
         operator_of(torch.nn.functional.softsign)

@@ -8,7 +8,6 @@ from typing import Any
 from thresher.core.layer import BERT_LIKE, check_features
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.cpu import check_scales
-from thresher.engine.executor import check_reads
 from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ModelError
 from thresher.exporting.graph import IR_VERSION, OPSET, Graph
@@ -18,6 +17,7 @@ from thresher.records import thresher_version
 
 NEVER_EMPTY = {"first", "first_segment"}  # groups that every text has a token of
 LOGITS, STATES, EMBEDDING, KEPT, DIAL = "logits", "last_hidden_state", "sentence_embedding", "kept", "dial"
+SPAN = ("start_logits", "end_logits")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,10 @@ class Inputs:
 
 
 def build_model(
-    weights: Weights, plan: PruningPlan, *, form: Form, embeds: bool = False, scales: Sequence[LayerScales] = ()
+    weights: Weights, plan: PruningPlan, *, form: Form, means: str = "classes", scales: Sequence[LayerScales] = ()
 ) -> Any:
-    """An ONNX model that drops what the plan says. `embeds`: its outputs are embeddings, not logits; `scales`: those of
-    a quantized run, one per layer, whose products are then in int8."""
+    """An ONNX model that drops what the plan says. `means`: what outputs are, one of `core.heads.MEANINGS`; `scales`:
+    those of a quantized run, one per layer, whose products are then in int8."""
     from onnx import TensorProto, helper, numpy_helper
 
     check_features(weights.specs, BERT_LIKE, who="the ONNX export", instead="run it with the engine")
@@ -72,18 +72,8 @@ def build_model(
         graph.rename_(value, name)
         outputs.append(helper.make_tensor_value_info(name, kind, shape))
 
-    width = weights.shape.width
-    if plan.restores:
-        states = _restored(graph, inputs, rows, layers)
-        read = _mean(graph, states, inputs)
-    else:
-        read = layers.first_tokens(rows)
-        states = graph.node("Unsqueeze", read, graph.whole(1))
-    result, count = _head(graph, weights, read)
-    if embeds:
-        give(states, STATES, [size[0], "length" if plan.restores else 1, width])
-    result = _only_of_texts(graph, result, inputs.wrong)
-    give(result, EMBEDDING if embeds else LOGITS, [size[0], count])
+    for name, (value, shape) in _answers(graph, weights, plan, means, inputs, rows, layers).items():
+        give(value, name, [size[0], *shape])
     if form.kept:
         give(_kept(graph, kept, inputs.counts, layers=plan.layers), KEPT, [size[0], plan.layers], TensorProto.INT64)
     if dial is not None:
@@ -101,7 +91,6 @@ def build_model(
 
 def check_plan(plan: PruningPlan) -> None:
     """Refuse what the graph cannot compute."""
-    check_reads(plan)
     if any(value > 0 for value in plan.thresholds) and not NEVER_EMPTY & set(plan.protect):
         raise ModelError(
             f"protect = {list(plan.protect)} lets texts lose all their tokens, which the graph cannot compute; retrain "
@@ -208,21 +197,60 @@ def _protected(graph: Graph, plan: PruningPlan, *, mask: str, rank: str, packed:
     return str(packed(joined))
 
 
-def _restored(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes) -> str:
-    """(batch, length, width): every token's last known state in its place, and zeros for padding."""
+def _answers(
+    graph: Graph, weights: Weights, plan: PruningPlan, means: str, inputs: Inputs, rows: Rows, layers: LayerNodes
+) -> dict[str, tuple[str, list[int | str]]]:
+    """The outputs by name, with their sizes beside the batch's."""
+    width = weights.shape.width
+    if plan.reads == "tokens":
+        # The head comes first: it leaves few numbers of each token to be put in its place.
+        found, count = _head(graph, weights, _all_states(graph, rows, layers))
+        found = _in_place(graph, found, inputs, _places(graph, inputs, rows, layers))
+        found = _only_of_texts(graph, found, inputs.wrong, axes=(1, 2))
+        if means != "span":
+            return {LOGITS: (found, ["length", count])}
+        parts = graph.node("Split", found, axis=2, num_outputs=2, outputs=2)
+        return {
+            name: (graph.node("Squeeze", part, graph.whole(2)), ["length"])
+            for name, part in zip(SPAN, parts, strict=True)
+        }
+    if plan.restores:
+        states = _in_place(graph, _all_states(graph, rows, layers), inputs, _places(graph, inputs, rows, layers))
+        read = _mean(graph, states, inputs)
+    else:
+        read = layers.first_tokens(rows)
+        states = graph.node("Unsqueeze", read, graph.whole(1))
+    result, count = _head(graph, weights, read)
+    result = _only_of_texts(graph, result, inputs.wrong)
+    if means != "embedding":
+        return {LOGITS: (result, [count])}
+    return {STATES: (states, ["length" if plan.restores else 1, width]), EMBEDDING: (result, [count])}
+
+
+def _all_states(graph: Graph, rows: Rows, layers: LayerNodes) -> str:
+    """(total, width) every token's last known state: those of dropped tokens layer by layer, then those left."""
+    if not layers.left:
+        return rows.hidden
+    return str(graph.node("Concat", *(part for part, _ in layers.left), rows.hidden, axis=0))
+
+
+def _places(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes) -> str:
+    """(batch, length) the row of `_all_states` for every place of the input; padding has any."""
     numbers = graph.node("Cast", graph.node("Reshape", inputs.mask, graph.whole(-1)), to=7)
     place = graph.node("Sub", graph.node("CumSum", numbers, graph.one_whole(0)), graph.one_whole(1))
     place = graph.node("Max", place, graph.one_whole(0))  # padding before the first text
-    states = rows.hidden
     if layers.left and rows.origin is not None:
-        states = graph.node("Concat", *(part for part, _ in layers.left), rows.hidden, axis=0)
         origins = graph.node("Concat", *(origin for _, origin in layers.left), rows.origin, axis=0)
         # Where each row of the input has gone: the order that sorts the origins.
         _, order = graph.node("TopK", origins, inputs.total, axis=0, largest=0, sorted=1, outputs=2)
         place = graph.node("Gather", order, place, axis=0)
-    place = graph.node("Reshape", place, graph.node("Shape", inputs.mask))
+    return str(graph.node("Reshape", place, graph.node("Shape", inputs.mask)))
+
+
+def _in_place(graph: Graph, values: str, inputs: Inputs, places: str) -> str:
+    """(total, n) -> (batch, length, n), zeros for padding."""
     alive = graph.node("Unsqueeze", inputs.mask, graph.whole(2))
-    return str(graph.node("Where", alive, graph.node("Gather", states, place, axis=0), graph.number(0.0)))
+    return str(graph.node("Where", alive, graph.node("Gather", values, places, axis=0), graph.number(0.0)))
 
 
 def _mean(graph: Graph, states: str, inputs: Inputs) -> str:
@@ -238,6 +266,8 @@ def _head(graph: Graph, weights: Weights, read: str) -> tuple[str, int]:
         read = graph.affine(read, head.dense, name="head.dense")
     if head.activation is not None:
         read = graph.activation(read, head.activation)
+    if head.norm is not None:
+        read = graph.norm(read, head.norm, name="head.norm")
     if head.output is not None:
         read, width = graph.affine(read, head.output, name="head.output"), len(head.output.bias)
     if head.normalised:
@@ -248,9 +278,9 @@ def _head(graph: Graph, weights: Weights, read: str) -> tuple[str, int]:
     return read, width
 
 
-def _only_of_texts(graph: Graph, result: str, wrong: str) -> str:
+def _only_of_texts(graph: Graph, result: str, wrong: str, *, axes: tuple[int, ...] = (1,)) -> str:
     """NaN for a text without tokens or with too many, in runtimes that do not refuse it."""
-    column = graph.node("Unsqueeze", wrong, graph.whole(1))
+    column = graph.node("Unsqueeze", wrong, graph.whole(*axes))
     return str(graph.node("Where", column, graph.number(math.nan), result))
 
 

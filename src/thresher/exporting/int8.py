@@ -69,9 +69,8 @@ class Simulated(Reference):
         if found is None:
             return super().linear(values, affine)
         scales, zero = found
-        codes = (values / scales).round().clamp(-zero, 255 - zero)
-        folded = affine.weight * scales
-        weight, worth = rounded_weight(folded, bias=affine.bias)
-        # Whole numbers add up exactly in float64.
-        sums = codes.double() @ weight.double().T
-        return (sums * worth + affine.bias).float()
+        steps = values * (1 / scales) if scales.dim() else values / scales
+        codes = steps.round().clamp(-zero, 255 - zero)
+        weight, worth = rounded_weight(affine.weight * scales, bias=affine.bias)
+        bias = (affine.bias.double() / worth).round()
+        return ((codes.double() @ weight.double().T + bias) * worth).float()  # whole numbers add up exactly in float64

@@ -146,7 +146,7 @@ def _quantized(request: QuantizeRequest, progress: "Silent") -> QuantizeResult:
         check_outputs(checkpoint.model, task, name=request.run, manifest=manifest)
         chosen = calibration_rows(task, request.rows)
         split, examples = next(iter(task.test.items()))
-        calibration, test = (_read(checkpoint, part, trained_length(manifest)) for part in (chosen, examples))
+        calibration, test = (read_rows(checkpoint, part, trained_length(manifest)) for part in (chosen, examples))
         with progress.brief() as bars:
             bars.begin("calibrating and measuring", total=len(calibration) + len(DTYPES) * len(test))
 
@@ -164,19 +164,19 @@ def _quantized(request: QuantizeRequest, progress: "Silent") -> QuantizeResult:
                 test=test,
                 split=split,
                 rows=len(examples),
-                score=_score(task, examples),
+                score=scoring(task, examples),
                 overwrite=request.overwrite,
                 on_texts=advance,
             )
 
 
-def _read(checkpoint: Checkpoint, rows: "list[Example]", max_length: int | None) -> list[Text]:
+def read_rows(checkpoint: Checkpoint, rows: "list[Example]", max_length: int | None) -> list[Text]:
     """What the model reads of rows, of embeddings' pairs both texts."""
     found = encoded_inputs(checkpoint.model, checkpoint.tokenizer, rows, max_length=max_length)
     return [(row.input_ids, row.token_type_ids) for row in found.rows]
 
 
-def _score(task: "Task", rows: "list[Example]") -> Callable[[Logits], dict[str, float]]:
+def scoring(task: "Task", rows: "list[Example]") -> Callable[[Logits], dict[str, float]]:
     """The metrics of logits; of rows without labels against the first logits that it is given, those in fp32."""
     exact: list[Logits] = []
 
