@@ -51,7 +51,7 @@ def spec(engine: str) -> Spec:
 
 
 def test_engines_are_parsed_and_a_bad_name_is_one_clear_error() -> None:
-    assert parse_engines(None) == ("hf", "onnxruntime", "openvino", "thresher")
+    assert parse_engines(None) == ("hf", "onnxruntime", "openvino", "thresher", "export")
     assert parse_engines("thresher, openvino") == ("openvino", "thresher")
     for bad in ("tensorrt", "thresher,", ""):
         with pytest.raises(ConfigError, match="is not one of: hf, onnxruntime, openvino, thresher"):

@@ -68,7 +68,7 @@ class Graph:
         return self._constant(("byte", value), np.array(value, np.uint8))
 
     def dequantized(self, codes: Tensor, worth: Tensor, *, name: str) -> str:
-        """Whole numbers as what they stand for: (rows, ...) codes, int8 or int32, times their row's worth (rows,)."""
+        """Whole numbers as what they stand for: (rows, in) int8 codes times their row's worth (rows,)."""
         stored = codes.cpu().numpy()
         parts = (
             self._constant(("codes", name), stored, name=name),

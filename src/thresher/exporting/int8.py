@@ -17,30 +17,32 @@ from thresher.engine.scales import SITES
 from thresher.engine.weights import Affine, Layer, LayerScales, Weights
 from thresher.exporting.graph import Graph
 
-MOST = 2**30  # a bias is an int32 in units of its row's scale, which must be large enough for that
-
 
 def int8_affine(graph: Graph, values: str, affine: Affine, scales: Tensor, *, name: str, zero: int = ZERO) -> str:
-    """(rows, in) -> (rows, out). scales: (in,), folded into the weights, or () where all inputs have one."""
+    """(rows, in) -> (rows, out). scales: (in,), folded into the weights, or () where all inputs have one.
+
+    Biases are added in float32, and bytes end at -127, as in the engine: whoever rounds biases to whole numbers, or
+    goes on to -128, keeps other tokens of every second text.
+    """
     weight, unit = affine.weight.float(), 1.0
     if scales.dim():
         weight = weight * scales
         values = graph.node("Mul", values, graph.vector(1 / scales, name=f"{name}.per_scale"))
     else:
         unit = float(scales)
-    codes, worth = rounded_weight(weight, bias=affine.bias.float() / unit)
+    if zero == ZERO:
+        values = graph.node("Clip", values, graph.number(-127.0 * unit), graph.number(127.0 * unit))
+    codes, worth = rounded_weight(weight)
     taken = (graph.number(unit), graph.byte(zero))
     values = graph.node("DequantizeLinear", graph.node("QuantizeLinear", values, *taken), *taken)
     matrix = graph.dequantized(codes.to(torch.int8), worth, name=f"{name}.weight")
-    bias = (affine.bias.double() / (worth.double() * unit)).round().to(torch.int32)
-    bias_name = graph.dequantized(bias, worth * unit, name=f"{name}.bias")
-    return str(graph.node("Gemm", values, matrix, bias_name, transB=1))
+    product = graph.node("Gemm", values, matrix, transB=1)
+    return str(graph.node("Add", product, graph.vector(affine.bias, name=f"{name}.bias")))
 
 
-def rounded_weight(weight: Tensor, *, bias: Tensor) -> tuple[Tensor, Tensor]:
+def rounded_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Whole numbers (out, in), and what 1 of each row is worth (out,)."""
     worth = weight.abs().amax(dim=1).clamp(min=1e-12).div(127)
-    worth = torch.maximum(worth, bias.abs() / MOST)
     return torch.round(weight / worth[:, None]).clamp(-127, 127), worth
 
 
@@ -70,7 +72,7 @@ class Simulated(Reference):
             return super().linear(values, affine)
         scales, zero = found
         steps = values * (1 / scales) if scales.dim() else values / scales
-        codes = steps.round().clamp(-zero, 255 - zero)
-        weight, worth = rounded_weight(affine.weight * scales, bias=affine.bias)
-        bias = (affine.bias.double() / worth).round()
-        return ((codes.double() @ weight.double().T + bias) * worth).float()  # whole numbers add up exactly in float64
+        low, high = (-127, 127) if zero == ZERO else (-zero, 255 - zero)
+        weight, worth = rounded_weight(affine.weight * scales)
+        sums = steps.round().clamp(low, high).double() @ weight.double().T  # whole numbers add up exactly in float64
+        return (sums * worth).float() + affine.bias
