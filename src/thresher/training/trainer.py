@@ -17,6 +17,7 @@ from accelerate.utils import broadcast, broadcast_object_list
 from torch import Tensor, nn
 
 from thresher.config import TrainConfig
+from thresher.core.heads import OF_TOKENS
 from thresher.errors import RunError
 from thresher.hardware import choose_precision
 from thresher.interruption import interruptions
@@ -38,6 +39,7 @@ from thresher.training.sample import cost_sample, protected_counts
 from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
 from thresher.training.standing import Standing, digest_of
+from thresher.training.targets import Targets
 
 FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
 
@@ -171,7 +173,7 @@ class Trainer:
             steps=self._steps(config.soft_epochs),
             loss=method.soft_loss,
             before_step=method.before_soft_step,
-            targets=None if self.labelled else self.teacher_logits,
+            targets=None if self.labelled else self._targets(),
             after_step=lambda step, flops, kept: method.after_soft_step(),
             recordable=False,  # its temperature falls
         )
@@ -195,7 +197,7 @@ class Trainer:
             loss=functools.partial(method.hard_loss, teacher=teacher),
             before_step=method.before_hard_step,
             after_step=hold_target,
-            targets=self.teacher_logits if len(self.teacher_logits) else None,
+            targets=self._targets() if len(self.teacher_logits) else None,
             recordable=method.recordable,
         )
         self._run(plan, lr=config.hard_lr or config.lr)
@@ -314,6 +316,10 @@ class Trainer:
         found = self.judge.predict_with(self._teacher, padded_batches(self.train_set, pad_id=self.pad_id))
         self.progress.step()
         return found
+
+    def _targets(self) -> Targets:
+        of_tokens = self.task.spec.means in OF_TOKENS
+        return Targets(self.teacher_logits, tuple(self.train_set.lengths) if of_tokens else None)
 
     @functools.cached_property
     def _teacher_on_selection(self) -> Tensor:
