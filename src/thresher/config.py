@@ -219,8 +219,8 @@ class TrainConfig(Settings):
     widths: tuple[float, ...] | None = setting(
         None,
         "layers of a 12-layer model, scaled to others, over which the tokens fall: a shape for each, of which the one "
-        "nearest to the dense model is trained to the end; nothing means 1, 3, 5, 8; 8, 24, 48 for embeddings; 3, 8, 24 "
-        "for heads that read every token",
+        "nearest to the dense model is trained to the end; nothing means 1, 3, 5, 8; 8, 24, 48 for embeddings; 3, 8, "
+        "24 for heads that read every token",
         above=0.0,
         of=("thresher",),
     )
