@@ -14,6 +14,7 @@ from thresher.errors import ConfigError
 from thresher.methods import LEARNING_METHODS, METHODS, check_method, score_of, with_methods_today
 
 AUTO = "auto"
+QUESTION_WINDOW = 384  # tokens of a question and the part of its context that are read together, unless told otherwise
 
 
 def setting(
@@ -242,7 +243,12 @@ class TrainConfig(Settings):
         None, "train with the model's own dropout; nothing means where rows have labels: it blurs what a teacher says"
     )
     freeze_embeddings: bool = setting(True, "keep the word embeddings as they are")
-    max_length: int | None = setting(128, "longest sequence in tokens; longer ones are truncated and counted", low=4)
+    max_length: int | None = setting(
+        128,
+        "longest sequence in tokens; longer ones are truncated and counted; contexts of questions and texts with tags "
+        "are read in windows of this length (questions: 384 unless told otherwise)",
+        low=4,
+    )
     precision: str = setting(
         "auto",
         "arithmetic of training: auto, fp32 or bf16 (scores and thresholds are always fp32)",

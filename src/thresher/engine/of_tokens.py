@@ -99,7 +99,7 @@ class Computed:
 
 def windows_of_questions(tokenizer: TextTokenizer, items: Sequence[Any], *, limit: int) -> Windows:
     """items: (question, context) tuples; what is none gets a problem."""
-    pairs = [item if isinstance(item, tuple | list) and len(item) == 2 else (item, None) for item in items]
+    pairs: list[Any] = [item if isinstance(item, tuple | list) and len(item) == 2 else (item, None) for item in items]
     return question_windows(tokenizer, [pair[0] for pair in pairs], [pair[1] for pair in pairs], limit=limit)
 
 

@@ -51,7 +51,7 @@ class ReadsTokens:
         null_threshold: float | None = None,
         max_tokens: int | None = None,
     ) -> Any:
-        """The `Answer` to a question in a context, or a list of many: of lists of one length, or one text beside a list.
+        """The `Answer` to a question in a context, or a list of many: for lists of one length, or one text and a list.
 
         `longest`: tokens of an answer. There is none where the null score exceeds the best span's by more than
         `null_threshold`; if not given, that found in training, or else 0; infinite, there always is one. Of many, one

@@ -57,14 +57,16 @@ class Judge:
         self._model, self._accelerator, self._task, self._bf16 = model, accelerator, task, bf16
         self._shape = encoder_shape(model)
         self.labelled = labelled(task.selection, name=task.spec.name)
-        self._truth = task.spec.truth(task.selection) if self.labelled else None
+        self._selection = selection
+        self._truth = task.spec.truth(task.selection, data=selection) if self.labelled else None
         room = TOKENS_AT_ONCE.get(accelerator.device.type, TOKENS_AT_ONCE["cpu"])
         self.batches = padded_batches(selection, pad_id=pad_id, max_tokens=room)
 
     def refer_to(self, dense: Tensor) -> None:
         """Rows without labels are judged against the dense model's outputs for them, (inputs, outputs)."""
         if not self.labelled:
-            self._truth = self._task.spec.truth(self._task.selection, dense=dense.numpy())
+            spec, rows = self._task.spec, self._task.selection
+            self._truth = spec.truth(rows, dense=dense.numpy(), data=self._selection)
 
     def evaluate(self, *, pruned: bool) -> dict[str, float]:
         """Metrics; with relative FLOPs when pruned."""

@@ -26,7 +26,8 @@ from thresher.models.classes import name_classes_
 from thresher.models.defaults import longest_read, mean_by_, prompt_of
 from thresher.models.predict import Batch
 from thresher.tasks.chance import below_chance
-from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
+from thresher.tasks.encode import EncodedSet, padded_batches, usable_positions
+from thresher.tasks.encode_tokens import encode_for
 from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
@@ -387,7 +388,8 @@ class Trainer:
     def _encode(self, tokenizer: Any, examples: Sequence[Any]) -> EncodedSet:
         positions = usable_positions(self.model.config)
         length, cut = longest_read(self.model, tokenizer, self.config.max_length), self.task.spec.truncation
-        return encode(tokenizer, examples, max_length=length, positions=positions, truncation=cut)
+        means = self.task.spec.means
+        return encode_for(means, tokenizer, examples, max_length=length, positions=positions, truncation=cut)
 
     def _steps(self, *epochs: float) -> int:
         """Optimizer steps of stages of so many epochs, together."""

@@ -78,11 +78,7 @@ class CudaExecutor:
         for name, value, known in (("mode", mode, MODES), ("dtype", dtype, CUDA_DTYPES)):
             if value not in known:
                 raise ConfigError(f"{name} = {value!r} is not one of the cuda backend's: {', '.join(known)}")
-<<<<<<< HEAD
-=======
-        check_reads(plan)
         check_features(weights.specs, BERT_LIKE, who="the cuda backend", instead=INSTEAD)
->>>>>>> main
         _check_device(device)
         on_gpu = device.startswith("cuda")
         self.plan, self.dtype, self.mode, self.device = plan, dtype, mode, device
