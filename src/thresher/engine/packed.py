@@ -12,7 +12,7 @@ from torch import Tensor
 
 from thresher.core.gates import threshold_leaving
 from thresher.engine.backends.base import Backend
-from thresher.engine.executor import Ids, Output, Types, batch_of, check_reads, description
+from thresher.engine.executor import Ids, Output, Types, batch_of, description
 from thresher.engine.inputs import protected_rows
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.errors import ModelError
@@ -60,7 +60,6 @@ class PackedExecutor:
     window = 1024
 
     def __init__(self, backend: Backend) -> None:
-        check_reads(backend.plan)
         self.backend, self.plan = backend, backend.plan
         self.shape, self.tables, self.dtype, self.device = backend.shape, backend.tables, backend.dtype, backend.device
 
@@ -124,12 +123,14 @@ class PackedExecutor:
         left = LeftBehind(hidden) if self.plan.restores else None
         hidden, live, kept = self._layers(hidden, live, thresholds, shares=shares, left=left)
         if left is None:
-            read, sequences = self._of_first_tokens(hidden, live), live.sequences
+            read, places = self.backend.final(self._of_first_tokens(hidden, live)), live.sequences
         else:
-            read, sequences = mean_states(left.end(hidden), packed.ids), packed.ids.sequences
+            read, places = self.backend.final(left.end(hidden)), token_places(packed.ids)
+            if self.plan.reads == "mean":
+                read, places = mean_states(read, packed.ids), packed.ids.sequences
         result = self.backend.head(read)
         outputs = torch.empty_like(result)
-        outputs[sequences] = result
+        outputs[places] = result
         return Output(outputs=outputs.cpu(), kept=kept.cpu())
 
     def _layers(
@@ -186,6 +187,14 @@ class PackedExecutor:
         if self.plan.scale == "relative":
             return scores
         return scores / torch.repeat_interleave(live.lengths, live.lengths)
+
+
+def token_places(texts: Ragged) -> Tensor:
+    """(total,) where each token stands when all texts lie end to end in the order of the input."""
+    lengths = torch.empty_like(texts.lengths)
+    lengths[texts.sequences] = texts.lengths
+    starts = lengths.cumsum(0) - lengths
+    return torch.repeat_interleave(starts[texts.sequences], texts.lengths) + texts.positions
 
 
 def mean_states(states: Tensor, texts: Ragged) -> Tensor:

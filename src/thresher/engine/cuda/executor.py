@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from thresher.core.layer import BERT_LIKE, check_features
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.reference import DTYPES
 from thresher.engine.cuda.batch import HostBatch, Layout, Packer
@@ -37,6 +38,8 @@ OLDEST = (8, 0)  # compute capability: Ampere, the first with bfloat16 and async
 # Graphs were faster, or at most 3% slower, at every size measured (benchmarks/gpu: up to 83,000 tokens); their memory
 # grows with their room.
 GRAPH_UP_TO_TOKENS = 98_304
+
+INSTEAD = "use device = 'cpu', or backend = 'reference' with device = 'cuda'"
 
 
 @dataclass(eq=False)
@@ -76,6 +79,7 @@ class CudaExecutor:
             if value not in known:
                 raise ConfigError(f"{name} = {value!r} is not one of the cuda backend's: {', '.join(known)}")
         check_reads(plan)
+        check_features(weights.specs, BERT_LIKE, who="the cuda backend", instead=INSTEAD)
         _check_device(device)
         on_gpu = device.startswith("cuda")
         self.plan, self.dtype, self.mode, self.device = plan, dtype, mode, device
