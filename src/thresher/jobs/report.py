@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -93,17 +93,17 @@ def write_report(
         rows = _load_rows(request, checkpoint)
         quality, measured = _quality(request, manifest, rows, shown, say)
         notes = [*remarks_on(quality, manifest.get("recipe")), *_add_control_(quality, request, rows, measured, shown)]
-        examples = _examples(request, checkpoint, rows, shown)
         with _readable(request.run):
-            content = _content(request, manifest, rows, quality, notes, examples, records)
-            page = report_page(content)
-    write_text(request.out, page)
+            content = _content(request, manifest, rows, quality, notes, records)
+            report_page(content)  # what cannot be shown is found out before the models compute
+        content = replace(content, examples=_examples(request, checkpoint, rows, shown))
+    write_text(request.out, report_page(content))
     return ReportResult(
         out=request.out,
         run=request.run,
         quality=quality,
         measured=measured,
-        examples=len(examples),
+        examples=len(content.examples),
         benches=len(records),
     )
 
@@ -263,10 +263,18 @@ def _example(pruned: "Explanation", dense: "Explanation | None", label: str | No
 
 def _label(row: "Example", rows: "Task") -> str | None:
     """A row's own label, as people write it."""
+    from thresher.tasks.truth import Answers
+
     names, label = rows.spec.labels, row.label
     if label is None:
         return None
-    if isinstance(label, tuple | list):
+    if isinstance(label, Answers):
+        return label.texts[0] if label.texts else "no answer"
+    if isinstance(label, tuple) and rows.spec.means == "tags":
+        return ", ".join(
+            f"{word} {names[tag]}" for word, tag in zip(row.words, label, strict=True) if names[tag] != "O"
+        )
+    if isinstance(label, tuple):
         return ", ".join(name for name, given in zip(names, label, strict=True) if given) or "no label"
     return names[int(label)] if names else f"{label:g}"
 
@@ -277,7 +285,6 @@ def _content(
     rows: "Task",
     quality: "Splits",
     notes: Sequence[str],
-    examples: "Sequence[ExampleText]",
     records: Sequence[Mapping[str, Any]],
 ) -> "Content":
     from thresher.records import read_json
@@ -294,7 +301,6 @@ def _content(
         quality=plain(quality),
         notes=notes,
         tiles=_tiles(manifest, records),
-        examples=examples,
         examples_note=f"{rows.source}. Evenly spread from the shortest row to the longest, not chosen by hand.",
         benches=records,
         search=read_json(pareto, error=CheckpointError) if pareto.is_file() else None,
