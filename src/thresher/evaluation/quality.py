@@ -35,6 +35,11 @@ class Quartile:
     score: float
     relative_flops: float | None
 
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "Quartile":
+        ends = {name: int(saved[name]) for name in ("shortest", "longest", "rows")}
+        return cls(**ends, score=float(saved["score"]), relative_flops=_share(saved["relative_flops"]))
+
 
 @dataclass(frozen=True)
 class Quality:
@@ -55,6 +60,30 @@ class Quality:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, saved: Any) -> "Quality":
+        """What `to_dict` wrote; KeyError, TypeError or ValueError for anything else."""
+        if not isinstance(saved, dict):
+            raise TypeError(f"{type(saved).__name__} in place of a table")
+        kept = saved.get("kept_per_layer")
+        return cls(
+            split=str(saved.get("split", "")),
+            rows=int(saved["rows"]),
+            truncated=int(saved.get("truncated", 0)),
+            mean_length=float(saved["mean_length"]),
+            metrics={str(name): float(value) for name, value in dict(saved["metrics"]).items()},
+            gflops_dense=float(saved["gflops_dense"]),
+            gflops=float(saved["gflops"]),
+            relative_flops=_share(saved.get("relative_flops")),
+            engine_relative_flops=_share(saved.get("engine_relative_flops")),
+            kept_per_layer=None if kept is None else [float(count) for count in kept],
+            quartiles=[Quartile.from_dict(part) for part in saved.get("quartiles", [])],
+        )
+
+
+def _share(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def check_outputs(model: Any, task: Task, *, name: object, manifest: Mapping[str, Any] | None = None) -> None:
