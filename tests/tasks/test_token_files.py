@@ -15,8 +15,6 @@ from thresher.tasks.squad import by_article
 from thresher.tasks.task import Example
 from thresher.tasks.truth import Answers
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-
 
 def article(title: str, questions: int = 3, **more: Any) -> dict[str, Any]:
     context = f"{title} is a river in the north."
@@ -209,11 +207,13 @@ def test_what_is_wrong_with_files(tmp_path: Path) -> None:
         load_file_task(file, means="span", class_names=["a", "b"])
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the evaluation data lies beside the checkout, not in it")
-def test_the_real_ones() -> None:
-    task = load_task("squad_v2", data=SHARED)
+def test_the_real_ones(real_data: Path) -> None:
+    for name in ("squad_v2", "conll2003"):
+        if not (real_data / name).is_dir():
+            pytest.skip(f"{real_data} has no {name}")
+    task = load_task("squad_v2", data=real_data)
     sizes = (len(task.train), len(task.selection), len(task.test["validation"]))
     assert sizes == (6459, 1817, 3597)
-    names = load_task("conll2003", data=SHARED)
+    names = load_task("conll2003", data=real_data)
     assert (len(names.train), len(names.selection), len(names.test["test"])) == (14041, 3250, 3453)
     assert names.spec.labels == TAG_NAMES
