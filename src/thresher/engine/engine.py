@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from thresher.engine.executor import Executor, made_up_texts
 from thresher.engine.forks import check_process, expect_forks
 from thresher.engine.predictions import Outputs, Prediction, Ranked, sigmoid
 from thresher.engine.scales import read_scales
-from thresher.engine.stream import TextStream
+from thresher.engine.stream import Group, TextStream
 from thresher.engine.tokenizing import Tokenizing
 from thresher.engine.weights import LayerScales, read_weights
 from thresher.engine.windows import Item, batches_of, count_of
@@ -37,8 +37,9 @@ from thresher.models.defaults import longest_read
 from thresher.models.heads import head_of
 from thresher.models.manifest import is_run
 from thresher.models.pairs import takes_pairs
-from thresher.models.plan import plan_of
+from thresher.models.plan import check_dial, plan_of
 from thresher.text import is_blank
+from thresher.tokenizing.tokens import Tokens
 from thresher.workplace import expanded
 
 MANY_TEXTS = 16_384  # from here on it pays to start processes that tokenize, where there may be some
@@ -228,6 +229,29 @@ class Engine:
         numbers = batches_of(tokens, self.executor.token_budget, by_length=self.executor.by_length)
         made_up = made_up_texts(self.executor.tables, check_sizes(sizes))
         self.executor.warm_up([*(tokens.take(each) for each in numbers), *made_up])
+
+    def read(self, items: Sequence[Item], *, prompt: str | None = None, prompt_name: str | None = None) -> Tokens:
+        """What texts are to the model, an embedder's behind their prompt. With `begin` and `finish` the steps of
+        `predict`, for whoever makes batches of many callers' texts; any thread may read."""
+        check_process(self._process, self.executor.device)
+        return self._stream.tokens(list(self._prompted(items, prompt, prompt_name)))
+
+    def begin(self, tokens: Tokens) -> Group:
+        """Launch what was read. On a GPU it computes from now on, and others may be launched meanwhile."""
+        return self._stream.begin(tokens, self.executor.token_budget)
+
+    def finish(self, begun: Group) -> Answers:
+        """The answers of what was launched."""
+        return self._stream.finish(begun)
+
+    def at_dial(self, dial: float) -> "Engine":
+        """The same weights and tokenizer at another dial. A ModelError where weights were converted for layers that
+        leave first tokens alone, and dial 0 has none of these: `load` it again then."""
+        other = copy(self)
+        plan = self.executor.plan.at_dial(check_dial(dial))
+        other.executor = self.executor.with_plan(plan)
+        other._stream = TextStream(other.executor, self._stream.tokenizing, head=self.head, names=self.labels)
+        return other
 
     def score(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False, progress: bool = False) -> Outputs:
         """How well each document answers its query, (pairs,) float32: between 0 and 1, or `raw` logits.
