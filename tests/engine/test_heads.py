@@ -2,7 +2,6 @@
 
 import math
 import os
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ from tests.words import word_tokenizer  # noqa: E402
 from thresher.config import PruneConfig  # noqa: E402
 from thresher.core.heads import Head  # noqa: E402
 from thresher.engine.engine import Engine  # noqa: E402
-from thresher.engine.packed import PackedExecutor  # noqa: E402
 from thresher.engine.weights import read_weights  # noqa: E402
 from thresher.errors import ConfigError, DataError, ModelError  # noqa: E402
 from thresher.models.attach import gates_of, prune_  # noqa: E402
@@ -166,15 +164,6 @@ def test_a_text_must_not_lose_all_its_tokens() -> None:
     assert int(run(model, ragged(model))[1].kept().min()) == 1
     with pytest.raises(ModelError, match="nothing is protected, and the engine must not lose all tokens of a text"):
         Engine.from_model(model.float(), word_tokenizer(WORDS), device="cpu", dtype="fp32")
-
-
-def test_heads_that_no_executor_has_are_refused_and_not_taken_for_others() -> None:
-    """Heads that read every token would be given the mean."""
-    model = tiny_model("bert")
-    plan = replace(plan_of(model), reads="tokens")
-    for make in (reference(), cpu()):
-        with pytest.raises(ModelError, match="read tokens cannot be executed yet; those that read first or mean"):
-            PackedExecutor(make(read_weights(model), plan))
 
 
 def test_a_saved_embedder(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoConfig
 
 import thresher
 from thresher.config import PruneConfig
 from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
+from thresher.models.heads import auto_class, outputs_in
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert", "mpnet")
 LAYERS, WIDTH, FFN_WIDTH, HEADS, VOCABULARY, POSITIONS, LABELS = 4, 32, 48, 4, 60, 64, 3
@@ -38,9 +39,15 @@ def tiny_config(name: str, *, dropout: float = 0.0, **changes: Any) -> Any:
     return AutoConfig.for_model(name, **sizes)
 
 
-def tiny_model(name: str, *, seed: int = 0, attention: str | None = None, **changes: Any) -> Any:
-    """A sequence classifier in float64 whose attention is far from uniform and whose norms and biases all differ."""
-    model = AutoModelForSequenceClassification.from_config(tiny_config(name, **changes), attn_implementation=attention)
+def tiny_model(
+    name: str, *, seed: int = 0, attention: str | None = None, means: str = "classes", **changes: Any
+) -> Any:
+    """A model in float64 whose attention is far from uniform and whose norms and biases all differ: a sequence
+    classifier, or one whose head means something else."""
+    config = tiny_config(name, **changes)
+    if means == "span":
+        config.num_labels = 2
+    model = auto_class(means).from_config(config, attn_implementation=attention)
     randomize_(model, seed)
     return model.double().eval()
 
@@ -108,10 +115,9 @@ def trace_of(model: nn.Module) -> Trace:
 @torch.no_grad()
 def run(model: Any, inputs: Inputs) -> tuple[Tensor, Trace]:
     """Logits and trace of one forward pass."""
-    return model(**inputs).logits, trace_of(model)
+    return outputs_in(model(**inputs)), trace_of(model)
 
 
 @torch.no_grad()
 def logits_of(model: Any, inputs: Inputs) -> Tensor:
-    logits: Tensor = model(**inputs).logits
-    return logits
+    return outputs_in(model(**inputs))

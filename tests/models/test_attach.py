@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import thresher
 from tests.models.families import (
@@ -56,7 +56,7 @@ def test_unsupported_family() -> None:
     assert not any("thresher" in key for key in model.state_dict())
 
 
-@pytest.mark.parametrize("loader", [AutoModel, AutoModelForTokenClassification])
+@pytest.mark.parametrize("loader", [AutoModel, AutoModelForMaskedLM])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_wrong_head(name: str, loader: Any) -> None:
     model = loader.from_config(tiny_config(name))

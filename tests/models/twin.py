@@ -17,11 +17,13 @@ from thresher.models.registry import family_of
 
 @dataclass
 class Dropped:
-    """hidden: (survivors, width); kept: original positions left by each layer; scores: by original position."""
+    """hidden: (survivors, width); kept: original positions left by each layer; scores: by original position; left:
+    (tokens, width), what each token was when it entered the layer that removed it, or at the end."""
 
     hidden: Tensor
     kept: list[list[int]]
     scores: list[dict[int, float]]
+    left: Tensor
 
 
 @torch.no_grad()
@@ -43,9 +45,10 @@ def physically_dropped(
     """
     hidden, bias = _entry(model, input_ids)
     positions = list(range(len(input_ids)))
-    kept, scores = [], []
+    kept, scores, left = [], [], hidden.clone()
     for layer, parts in enumerate(_layers_in_order(model)):
         tokens = len(positions)
+        left[positions] = hidden
         where = torch.arange(tokens) if renumber else torch.tensor(positions)
         query, key, value = (
             linear(hidden).view(tokens, parts.heads, -1).transpose(0, 1)
@@ -73,7 +76,8 @@ def physically_dropped(
         scores.append(dict(zip(positions, score.tolist(), strict=True)))
         positions = [positions[i] for i in stays]
         kept.append(positions)
-    return Dropped(hidden, kept, scores)
+    left[positions] = hidden
+    return Dropped(hidden, kept, scores, left)
 
 
 def _layers_in_order(model: Any) -> list[LayerParts]:

@@ -1,17 +1,21 @@
 """What a head reads of the encoder's last states, and what its outputs mean.
 
-A head that reads first tokens lets the last layer keep nothing else. One that reads all tokens gets every token's last
-known state: a token dropped in a layer leaves behind the state with which it entered that layer.
+A head that reads first tokens lets the last layer keep nothing else. One that reads all tokens, or their mean, gets
+every token's last known state: a token dropped in a layer leaves behind the state with which it entered that layer. So
+every token has its outputs, in its own place, dropped or not.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 READS = ("first", "mean", "tokens")
 # classes: one of several; labels: any of several; value: a number; score: how well two texts fit (a reranker's logit);
-# embedding: the vector itself.
-MEANINGS = ("classes", "labels", "value", "score", "embedding")
+# embedding: the vector itself. Of every token, span: how well an answer starts and how well it ends there, two outputs;
+# tags: one class of several.
+MEANINGS = ("classes", "labels", "value", "score", "embedding", "span", "tags")
+OF_TOKENS = ("span", "tags")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +23,8 @@ class Head:
     """`reads`: the first token's state, the mean of all states, or every state. `means`: what the outputs are.
 
     The rest is for embeddings: scaled to length 1 or not, cut to the first `width` numbers (Matryoshka), and the
-    prompts that stand before texts, by name, with the name of the one used unless another is asked for.
+    prompts that stand before texts, by name, with the name of the one used unless another is asked for. Of a span: a
+    question has no answer where the null score exceeds the best span's by more than `null_threshold`; None: not known.
     """
 
     reads: str = "first"
@@ -28,11 +33,16 @@ class Head:
     width: int | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    null_threshold: float | None = None
 
     def __post_init__(self) -> None:
         for name, value, known in (("reads", self.reads, READS), ("means", self.means, MEANINGS)):
             if value not in known:
                 raise ValueError(f"{name} = {value!r} is not one of: {', '.join(known)}")
+        if (self.reads == "tokens") != (self.means in OF_TOKENS):
+            raise ValueError(f"reads = '{self.reads}' does not go with means = '{self.means}'; tokens: span or tags")
+        if self.null_threshold is not None and (self.means != "span" or not math.isfinite(self.null_threshold)):
+            raise ValueError(f"null_threshold = {self.null_threshold} must be a finite number, and is of spans only")
         if self.width is not None and (isinstance(self.width, bool) or self.width < 1):
             raise ValueError(f"width = {self.width!r} must be a whole number of at least 1")
         if self.default_prompt is not None and self.default_prompt not in self.prompts:
@@ -50,11 +60,14 @@ class Head:
 
     @property
     def protects(self) -> tuple[str, ...]:
-        """Groups of tokens that stay unless a user says otherwise: a reranker keeps its query."""
-        return ("first", "first_segment") if self.means == "score" else ("first",)
+        """Groups of tokens that stay unless a user says otherwise: a query, or a question, is read to the end."""
+        return ("first", "first_segment") if self.means in ("score", "span") else ("first",)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "prompts": dict(self.prompts)}
+        found = {**asdict(self), "prompts": dict(self.prompts)}
+        if self.null_threshold is None:  # older versions read heads without it
+            del found["null_threshold"]
+        return found
 
     @classmethod
     def from_dict(cls, saved: Any) -> "Head":
@@ -71,4 +84,7 @@ class Head:
             raise ValueError(
                 f"width = {saved.get('width')!r}, default_prompt = {saved.get('default_prompt')!r}: wrong types"
             )
+        threshold = saved.get("null_threshold")
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float | None):
+            raise ValueError(f"null_threshold = {threshold!r} must be a number")
         return cls(**saved)

@@ -154,6 +154,10 @@ class Engine:
     ) -> "Engine":
         """From a model in memory, on what was chosen for it. `pairs` as in `Engine`; else by what the gates know."""
         head, names = head_of(model), model.config.id2label
+        if head.reads == "tokens":
+            raise ModelError(
+                f"engines serve no heads that read every token yet, and this one does: it gives {head.means}"
+            )
         if max_length is None:
             max_length = longest_read(model, tokenizer, length_in_training(model))
         labels = [str(names[i]) for i in range(model.config.num_labels)] if head.means in ("classes", "labels") else []

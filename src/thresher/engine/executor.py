@@ -14,15 +14,16 @@ from thresher.engine.inputs import Tables
 from thresher.errors import ModelError
 from thresher.tokenizing.tokens import Tokens
 
-EXECUTED = ("first", "mean")  # what executors give heads to read
+EXECUTED = ("first", "mean")  # what the CUDA executor and exported graphs give heads to read; the CPU's give all
 Ids = Sequence[Sequence[int]] | Tokens
 Types = Sequence[Sequence[int] | None] | None  # missing token types are zeros
 
 
 @dataclass(frozen=True)
 class Output:
-    """In the order of the input. outputs: (texts, outputs of the head), float32; kept: (texts, layers) tokens that each
-    layer passed on.
+    """In the order of the input. outputs: (texts, outputs of the head), float32, or where the head reads tokens (tokens
+    of all texts end to end, outputs), each in its place whether it was dropped or not; kept: (texts, layers) tokens
+    that each layer passed on.
 
     For a head that reads first tokens, only these are passed on from some layer on, the last at the latest.
     """
@@ -73,7 +74,7 @@ class Executor(Protocol):
 
 
 def check_reads(plan: PruningPlan) -> None:
-    """Refuse a head that no executor has yet, before it is taken for another one."""
+    """Refuse a head that is not executed there yet, before it is taken for another one."""
     if plan.reads not in EXECUTED:
         raise ModelError(
             f"heads that read {plan.reads} cannot be executed yet; those that read {' or '.join(EXECUTED)} can"

@@ -13,7 +13,7 @@ from torch import Tensor
 from thresher.core.gates import threshold_leaving
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.base import Backend
-from thresher.engine.executor import Ids, Output, Types, batch_of, check_reads, description
+from thresher.engine.executor import Ids, Output, Types, batch_of, description
 from thresher.engine.inputs import protected_rows
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.errors import ModelError
@@ -62,7 +62,6 @@ class PackedExecutor:
 
     def __init__(self, backend: Backend, plan: PruningPlan | None = None) -> None:
         """`plan`: another than the backend's, with first tokens alone from the same layer on."""
-        check_reads(backend.plan)
         self.backend, self.plan = backend, plan or backend.plan
         if self.plan.alone != backend.plan.alone:
             raise ModelError(
@@ -145,6 +144,17 @@ class PackedExecutor:
         return output, dropped
 
     @torch.inference_mode()
+    def states(self, packed: PackedTexts) -> Tensor:
+        """Every token's last known state, (total, width) in the order of the input; of a plan whose head reads all."""
+        hidden = self.backend.embed(packed.ids, packed.types)
+        left = LeftBehind(hidden)
+        hidden, _, _ = self._layers(hidden, packed.ids, list(self.plan.thresholds), shares=None, left=left)
+        found = left.end(hidden)
+        ordered = torch.empty_like(found)
+        ordered[token_places(packed.ids)] = found
+        return ordered.float().cpu()
+
+    @torch.inference_mode()
     def _run(
         self,
         packed: PackedTexts,
@@ -159,12 +169,14 @@ class PackedExecutor:
         left = LeftBehind(hidden) if self.plan.restores else None
         hidden, live, kept = self._layers(hidden, live, thresholds, shares=shares, left=left, seen=seen)
         if left is None:
-            read, sequences = self._of_first_tokens(hidden, live), live.sequences
+            read, places = self._of_first_tokens(hidden, live), live.sequences
+        elif self.plan.reads == "mean":
+            read, places = mean_states(left.end(hidden), packed.ids), packed.ids.sequences
         else:
-            read, sequences = mean_states(left.end(hidden), packed.ids), packed.ids.sequences
+            read, places = left.end(hidden), token_places(packed.ids)
         result = self.backend.head(read)
         outputs = torch.empty_like(result)
-        outputs[sequences] = result
+        outputs[places] = result
         return Output(outputs=outputs.cpu(), kept=kept.cpu())
 
     def _layers(
@@ -224,6 +236,14 @@ class PackedExecutor:
         if self.plan.scale == "relative":
             return scores
         return scores / torch.repeat_interleave(live.lengths, live.lengths)
+
+
+def token_places(texts: Ragged) -> Tensor:
+    """(total,) where each token stands when all texts lie end to end in the order of the input."""
+    lengths = torch.empty_like(texts.lengths)
+    lengths[texts.sequences] = texts.lengths
+    starts = lengths.cumsum(0) - lengths
+    return torch.repeat_interleave(starts[texts.sequences], texts.lengths) + texts.positions
 
 
 def mean_states(states: Tensor, texts: Ragged) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from thresher.core.cost import EncoderShape
 from thresher.core.scores import at_least_float32
 from thresher.engine.ragged import Ragged
+from thresher.models.adapter import token_head
 from thresher.models.attach import encoder_shape
 from thresher.models.heads import head_of
 from thresher.models.registry import family_of
@@ -179,8 +180,9 @@ def _head(model: Any, family: Any) -> HeadWeights:
     head = head_of(model)
     if head.means == "embedding":
         return HeadWeights(head.reads, normalised=head.normalised, cut_to=head.width)
-    parts = family.head(model)
-    return HeadWeights(head.reads, _affine(parts.dense), parts.activation, _affine(parts.output))
+    parts = token_head(model, head.means) if head.reads == "tokens" else family.head(model)
+    dense = None if parts.dense is None else _affine(parts.dense)
+    return HeadWeights(head.reads, dense, parts.activation, _affine(parts.output))
 
 
 def _layer(parts: Any) -> Layer:

@@ -52,11 +52,19 @@ class EmbeddingParts:
 
 @dataclass(frozen=True)
 class HeadParts:
-    """How the first token's last state becomes logits: a layer, an activation, and the output layer."""
+    """How the first token's last state becomes logits: a layer, an activation, and the output layer.
 
-    dense: nn.Linear  # width -> width
-    activation: Callable[[Tensor], Tensor]
+    Of heads that read every token's state there is the output layer alone, under the same name in every family.
+    """
+
+    dense: nn.Linear | None  # width -> width
+    activation: Callable[[Tensor], Tensor] | None
     output: nn.Linear  # width -> outputs
+
+
+def token_head(model: Any, means: str) -> HeadParts:
+    """The head of a model for question answering ("span") or token classification ("tags"), of any family."""
+    return HeadParts(dense=None, activation=None, output=model.qa_outputs if means == "span" else model.classifier)
 
 
 def no_position_bias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

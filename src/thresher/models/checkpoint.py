@@ -22,7 +22,7 @@ from thresher.errors import CheckpointError, ConfigError, ModelError, is_failure
 from thresher.models.attach import gates_of, prune_, weights_without_gates
 from thresher.models.embedder import load_embedder
 from thresher.models.folder import check_room, read_config
-from thresher.models.heads import head_of, set_head_
+from thresher.models.heads import CLASSIFIER, KINDS, auto_class, head_of, set_head_
 from thresher.models.manifest import FORMAT_VERSION as FORMAT_VERSION  # whoever opens runs finds these here
 from thresher.models.manifest import MANIFEST as MANIFEST
 from thresher.models.manifest import THRESHOLDS_ONLY, number_from_json
@@ -123,14 +123,17 @@ def _check_config(folder: Path, manifest: dict[str, Any]) -> None:
         )
 
 
-def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) -> tuple[Any, Any]:
+def load_dense(
+    path: str | Path, *, whole: bool = False, means: str | None = None, **config_changes: Any
+) -> tuple[Any, Any]:
     """Load a model with its head and its tokenizer from a folder or a hub name, checking the family first.
 
-    A sentence embedder comes as an `Embedder`, everything else as a sequence classifier. `config_changes` (num_labels,
-    id2label...) build a new head where the folder has none that fits; with `whole`, the head must be there too. A
-    missing encoder weight is always an error: the library would make one up.
+    A sentence embedder comes as an `Embedder`, a model with another head as what its folder says, or, where that has no
+    head, as a sequence classifier. `config_changes` (num_labels, id2label...) build a new head, which gives what it
+    `means`, where the folder has none that fits; with `whole`, the head must be there too. A missing encoder weight is
+    always an error: the library would make one up.
     """
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoTokenizer
 
     name = expanded(path)
     config = read_config(name, **config_changes)
@@ -139,15 +142,16 @@ def load_dense(path: str | Path, *, whole: bool = False, **config_changes: Any) 
     if config_changes and is_embedder(name):
         check_encoder(name)  # the head goes anyway, with whatever pooling it has
     else:
-        stored = read_stored(name, config)
+        stored = read_stored(name, read_config(name) if config_changes else config)
     embeds = stored is not None and stored.head.means == "embedding"
-    check_room(name, config, whole=whole and not embeds)
+    kind = means or ("classes" if stored is None or config_changes else stored.head.means)
+    check_room(name, config, whole=whole and not embeds, means=kind)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         if embeds:
             model, loading = load_embedder(name, config), None
         else:
-            model, loading = AutoModelForSequenceClassification.from_pretrained(
+            model, loading = auto_class(kind).from_pretrained(
                 name, config=config, ignore_mismatched_sizes=True, output_loading_info=True, trust_remote_code=False
             )
     except ModelError:
@@ -180,14 +184,16 @@ def _set_head_(model: Any, head: Head, folder: Path) -> None:
         set_head_(model, head)
 
 
-def has_head(path: str | Path, num_labels: int | None = None) -> bool:
-    """Whether the folder holds a sequence classifier, with this many outputs where the number is given."""
+def has_head(path: str | Path, num_labels: int | None = None, *, means: str | None = None) -> bool:
+    """Whether the folder holds a model with a head, with this many outputs where the number is given, and of the kind
+    that gives what is meant."""
     config = read_config(path)
-    return _is_classifier(config) and num_labels in (None, config.num_labels)
+    endings = (CLASSIFIER, *KINDS.values()) if means is None else (KINDS.get(means, CLASSIFIER),)
+    return _is_made_for(config, endings) and num_labels in (None, config.num_labels)
 
 
-def _is_classifier(config: Any) -> bool:
-    return any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
+def _is_made_for(config: Any, endings: tuple[str, ...]) -> bool:
+    return any(name.endswith(endings) for name in config.architectures or [])
 
 
 def _check_complete(model: Any, loading: dict[str, Any], *, name: str, whole: bool) -> None:
@@ -196,7 +202,7 @@ def _check_complete(model: Any, loading: dict[str, Any], *, name: str, whole: bo
     made_up = sorted({*loading["missing_keys"], *mismatched})
     encoder = f"{model.base_model_prefix}."
     of_encoder = [key for key in made_up if key.startswith(encoder) and ".pooler." not in key]
-    if whole and made_up and not of_encoder and not _is_classifier(model.config):
+    if whole and made_up and not of_encoder and not _is_made_for(model.config, (CLASSIFIER, *KINDS.values())):
         raise ModelError(f"'{name}' has no classification head; fine-tune it first, for example with: thresher prune")
     if not whole:
         made_up = of_encoder

@@ -11,8 +11,8 @@ from thresher.models.heads import head_of, set_head_
 def prune_defaults(head: Head, tokenizer: Any) -> dict[str, Any]:
     """Settings of PruneConfig that a head needs: those that differ from a classifier's.
 
-    A reranker keeps its query, which ends at the tokenizer's separator. A head that reads more than the first token
-    needs the others in the last layer too.
+    A reranker keeps its query, and question answering its question, which end at the tokenizer's separator. A head that
+    reads more than the first token needs the others in the last layer too.
     """
     found: dict[str, Any] = {}
     if head.protects != Head().protects:
@@ -66,6 +66,8 @@ WORDS = {
     "value": "a number",
     "score": "a reranker's score",
     "embedding": "an embedding",
+    "span": "the span of an answer",
+    "tags": "one class for each token",
 }
 
 

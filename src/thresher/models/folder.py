@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from thresher.errors import ModelError
+from thresher.models.heads import auto_class
 from thresher.records import read_json
 from thresher.text import first_line
 from thresher.workplace import expanded, path_problem
@@ -65,20 +66,17 @@ def read_config(path: str | Path, **changes: Any) -> Any:
         raise unreadable(name, f"{first_line(error)}{nowhere}") from error
 
 
-def check_room(name: str, config: Any, *, whole: bool) -> None:
+def check_room(name: str, config: Any, *, whole: bool, means: str = "classes") -> None:
     """Refuse a configuration that asks for far more numbers than the weights' files hold, before they are allocated.
 
-    `whole` counts the head, too, which is otherwise about to be made.
+    `whole` counts the head, too, which is otherwise about to be made; `means` says of what kind it is.
     """
     held = held_by(name)
     if held is None:
         return  # there are no weights at all, which the loader says
-    from transformers import AutoModelForSequenceClassification
-
     try:
         with torch.device("meta"):  # shapes without memory
-            build: Any = AutoModelForSequenceClassification.from_config  # the library leaves it untyped
-            model = build(config, trust_remote_code=False)
+            model = auto_class(means).from_config(config, trust_remote_code=False)
     except Exception as error:  # sizes that do not go together raise many kinds
         raise ModelError(f"cannot make a model of the configuration of '{name}': {first_line(error)}") from error
     parts = model if whole else model.base_model

@@ -2,13 +2,17 @@
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from thresher.core.heads import Head
 from thresher.errors import ModelError
 
 HEAD_NAME = "thresher_head"
 CLASSIFIER = "ForSequenceClassification"
+# What transformers calls models by what their heads mean: one class a text, an answer's span, a class a token.
+KINDS = {"span": "ForQuestionAnswering", "tags": "ForTokenClassification"}
+SPAN_OUTPUTS = 2  # start and end
 # Architectures without a head of their own, or with one that only pretraining uses: nothing is lost with it.
 HEADLESS = ("Model", "ForMaskedLM", "ForPreTraining")
 PROBLEMS = {"regression": "value", "single_label_classification": "classes", "multi_label_classification": "labels"}
@@ -26,19 +30,47 @@ def head_of(model: Any) -> Head:
     own = getattr(model, "head", None)
     if isinstance(own, Head):
         return own
-    name = type(model).__name__
-    if not any(kind.__name__.endswith(CLASSIFIER) for kind in type(model).__mro__):
-        if not hasattr(model, "config"):
-            raise ModelError(f"{name} is not a Hugging Face model; load one with from_pretrained")
-        raise unsupported_head(name)
+    if not hasattr(model, "config"):
+        raise ModelError(f"{type(model).__name__} is not a Hugging Face model; load one with from_pretrained")
+    found = next((head for kind in type(model).__mro__ if (head := named_head(kind.__name__, model.config))), None)
+    if found is None:
+        raise unsupported_head(type(model).__name__)
     chosen = getattr(model, HEAD_NAME, None)
-    return chosen if isinstance(chosen, Head) else classifier_head(model.config)
+    return chosen if isinstance(chosen, Head) else found
+
+
+def named_head(architecture: str, config: Any) -> Head | None:
+    """The head of a class of models by its name, such as BertForQuestionAnswering; None where we know none."""
+    if architecture.endswith(CLASSIFIER):
+        return classifier_head(config)
+    means = next((means for means, ending in KINDS.items() if architecture.endswith(ending)), None)
+    if means == "span" and config.num_labels != SPAN_OUTPUTS:
+        raise ModelError(
+            f"{architecture} has {config.num_labels} outputs a token; start and end of an answer are {SPAN_OUTPUTS}"
+        )
+    return None if means is None else Head(reads="tokens", means=means)
+
+
+def outputs_in(output: Any) -> Tensor:
+    """What the head gave, of whatever a model returns: (batch, outputs), or of tokens (batch, tokens, outputs)."""
+    if "start_logits" in output:
+        return torch.stack([output.start_logits, output.end_logits], dim=-1)
+    logits: Tensor = output.logits
+    return logits
+
+
+def auto_class(means: str) -> Any:
+    """The class of transformers that loads and makes models with heads of this meaning."""
+    import transformers
+
+    return getattr(transformers, f"AutoModel{KINDS.get(means, CLASSIFIER)}")
 
 
 def set_head_(model: nn.Module, head: Head) -> None:
-    """Say what a sequence classifier's outputs mean, in place: what `head_of` gives from now on."""
+    """Say what a model's outputs mean, in place: what `head_of` gives from now on."""
     present = head_of(model)
-    if head.means == "embedding" or head.reads != present.reads:
+    other = head.means != present.means and "tokens" in (head.reads, present.reads)
+    if head.means == "embedding" or head.reads != present.reads or other:
         raise ModelError(
             f"{type(model).__name__} gives no {head.means} that reads {head.reads}; its outputs are {present.means}, "
             f"and its head reads {present.reads}"
@@ -104,8 +136,9 @@ def cross_encoder_head(config: Any, activation: str | None) -> Head:
 
 def unsupported_head(name: str) -> ModelError:
     return ModelError(
-        f"{name} is not supported yet: thresher takes sequence classifiers, cross-encoders and sentence embedders, and "
-        "never replaces a head in silence; load the folder with AutoModelForSequenceClassification for a new one"
+        f"{name} is not supported yet: thresher takes sequence classifiers, cross-encoders, sentence embedders, and "
+        "models for question answering and token classification, and never replaces a head in silence; load the folder "
+        "with AutoModelForSequenceClassification for a new one"
     )
 
 

@@ -15,9 +15,9 @@ from thresher.models.heads import (
     HEADLESS,
     activation_kind,
     activation_of,
-    classifier_head,
     cross_encoder_head,
     is_cross_encoder,
+    named_head,
     unsupported_head,
 )
 from thresher.models.stored import MODULES, POOLING_KEYS, READS, SETTINGS, TRANSFORMER_FILES, Stored
@@ -53,8 +53,8 @@ def read_stored(name: str | Path, config: Any) -> Stored | None:
         if not architecture.endswith(CLASSIFIER):
             raise ModelError(f"'{name}' is a cross-encoder made of {architecture or 'an unnamed model'}, {_not_yet()}")
         return _cross_encoder(name, config, modules or [("Transformer", "")], settings)
-    if architecture.endswith(CLASSIFIER):
-        return Stored(classifier_head(config))
+    if (head := named_head(architecture, config)) is not None:
+        return Stored(head)
     if not architecture or architecture.endswith(HEADLESS):
         return None
     raise unsupported_head(architecture)

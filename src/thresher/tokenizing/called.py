@@ -19,6 +19,17 @@ class Rows:
     truncated: set[int] = field(default_factory=set)
     problems: dict[int, Problem] = field(default_factory=dict)
 
+    def put(self, places: Sequence[int], rows: "Rows") -> None:
+        """Rows in the places of these."""
+        for number, place in enumerate(places):
+            self.ids[place] = rows.ids[number]
+            if self.types is not None and rows.types is not None:
+                self.types[place] = rows.types[number]
+            if number in rows.truncated:
+                self.truncated.add(place)
+            if number in rows.problems:
+                self.problems[place] = rows.problems[number]
+
 
 class TextTokenizer(Protocol):
     """Texts, or pairs of texts, to rows; whatever fails in it fails for all of them."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from thresher.text import reads_word_by_word
 from thresher.tokenizing.called import FULL, CalledTokenizer, Rows, TextTokenizer
+from thresher.tokenizing.memory import WordMemory
 from thresher.tokenizing.tokens import Problem
 
 # Methods between the call and the tokenizers library; a class that has its own does something else.
@@ -36,6 +37,7 @@ class FastTokenizer:
         there."""
         self.inner, self.typed, self.left = inner, typed, left
         self.splits_special, self.word_by_word = splits_special, word_by_word
+        self.memory: WordMemory | None = None
         self._settle()  # before several threads find it
 
     @staticmethod
@@ -60,14 +62,63 @@ class FastTokenizer:
 
     def apart(self) -> "FastTokenizer":
         """The same with an inner tokenizer of its own: whoever calls the one it was made of, in another thread, would
-        change truncation and padding in the middle of this one's work. Itself where rules in Python forbid a copy."""
+        change truncation and padding in the middle of this one's work. Nobody adds words to it either, so it may
+        remember those that it has read. Itself where rules in Python forbid a copy."""
         try:
-            return deepcopy(self)
+            own = deepcopy(self)
         except Exception:  # the library raises nothing more special
             return self
+        own.memory = WordMemory.of(own.inner)
+        return own
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the words that are remembered; whoever gets it begins anew."""
+        return {**vars(self), "memory": self.memory is not None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.memory = WordMemory.of(self.inner) if state["memory"] else None
 
     def encode(self, items: Sequence[Any], *, limit: int | None, cuts: str) -> Rows:
         self._settle()
+        if self.memory is None:
+            return self._read(items, limit=limit, cuts=cuts)
+        rows = Rows([], [] if self.typed else None)
+        unknown = []
+        for item in items:
+            if not self._remembered(item, rows, limit=limit, cuts=cuts):
+                unknown.append(len(rows.ids) - 1)
+        if unknown:
+            rows.put(unknown, self._read([items[i] for i in unknown], limit=limit, cuts=cuts))
+        return rows
+
+    def _remembered(self, item: Any, rows: Rows, *, limit: int | None, cuts: str) -> bool:
+        """Add a text's row, made of words that are known; an empty one, and False, where that cannot be."""
+        memory, number = self.memory, len(rows.ids)
+        assert memory is not None
+        rows.ids.append([])
+        if rows.types is not None:
+            rows.types.append([])
+        texts = [memory.ids(text) for text in (item if isinstance(item, tuple) else (item,))]
+        known = [text for text in texts if text is not None]
+        if len(known) < len(texts):
+            return False
+        frame = memory.frames[len(known) - 1]
+        over = 0 if limit is None else sum(map(len, known)) + frame.special - limit
+        if over > 0:
+            stay = kept_counts([len(text) for text in known], over, cuts=cuts)
+            if stay is None:
+                rows.problems[number] = Problem("full", FULL.format(limit))
+                return True
+            known = [_shortened(text, count, left=self.left) for text, count in zip(known, stay, strict=True)]
+            rows.truncated.add(number)
+        rows.ids[number] = frame.ids(known)
+        if rows.types is not None:
+            rows.types[number] = frame.types(known)
+        return True
+
+    def _read(self, items: Sequence[Any], *, limit: int | None, cuts: str) -> Rows:
+        """All of it by the tokenizer itself: the readable twin of what is remembered."""
         found = self.inner.encode_batch_fast(list(items))
         rows = Rows([each.ids for each in found], [each.type_ids for each in found] if self.typed else None)
         if limit is None:
@@ -84,6 +135,12 @@ class FastTokenizer:
             if rows.types is not None:
                 rows.types[i] = [rows.types[i][place] for place in stays]
         return rows
+
+    def located(self, items: Sequence[Any]) -> list[Any]:
+        """Whole texts or pairs as the tokenizers library gives them, which know their characters and words."""
+        self._settle()
+        found: list[Any] = self.inner.encode_batch(list(items))
+        return found
 
     def special(self, *, paired: bool) -> int | None:
         return int(self.inner.num_special_tokens_to_add(paired))
@@ -111,19 +168,23 @@ def kept_places(sequences: Sequence[int | None], over: int, *, cuts: str, left: 
 
     sequences: (tokens,) 0 and 1 for the first and the second text, None for special tokens, which all stay.
     """
-    first = [place for place, sequence in enumerate(sequences) if sequence == 0]
-    second = [place for place, sequence in enumerate(sequences) if sequence == 1]
-    paired = bool(second) or 1 in sequences
-    if not paired and cuts == "longest_first":
-        one, two = max(0, len(first) - over), 0
-    elif cuts == "longest_first":
-        one, two = longest_first(len(first), len(second), len(first) + len(second) - over)
-    else:
-        one, two = len(first), len(second) - over
-        if two <= 0:
-            return None
-    gone = {*_lost(first, one, left=left), *_lost(second, two, left=left)}
-    return [place for place in range(len(sequences)) if place not in gone]
+    texts = [[place for place, sequence in enumerate(sequences) if sequence == text] for text in (0, 1)]
+    stay = kept_counts([len(text) for text in texts[: 1 + (1 in sequences)]], over, cuts=cuts)
+    if stay is None:
+        return None
+    keeps = {place for text, count in zip(texts, stay, strict=False) for place in _shortened(text, count, left=left)}
+    return [place for place, sequence in enumerate(sequences) if sequence is None or place in keeps]
+
+
+def kept_counts(lengths: Sequence[int], over: int, *, cuts: str) -> tuple[int, ...] | None:
+    """How many tokens of one text, or of each of two, stay when `over` of them are too many; None where the second text
+    has not that many."""
+    if len(lengths) == 1 and cuts == "longest_first":
+        return (max(0, lengths[0] - over),)
+    first, second = (*lengths, 0)[:2]
+    if cuts == "longest_first":
+        return longest_first(first, second, first + second - over)
+    return (first, second - over) if second > over else None
 
 
 def longest_first(one: int, two: int, room: int) -> tuple[int, int]:
@@ -136,5 +197,5 @@ def longest_first(one: int, two: int, room: int) -> tuple[int, int]:
     return (short, long) if one <= two else (long, short)
 
 
-def _lost(places: list[int], stay: int, *, left: bool) -> list[int]:
-    return places[: len(places) - stay] if left else places[stay:]
+def _shortened(tokens: list[int], count: int, *, left: bool) -> list[int]:
+    return tokens[len(tokens) - count :] if left else tokens[:count]

@@ -110,14 +110,7 @@ def _of_beginnings(tokenizer: TextTokenizer, items: list[str], far: list[int], *
     # A tokenizer may make nothing of some words; then a beginning is not enough.
     short = [i for i in far if len(read[i]) < len(items[i]) and i not in rows.truncated and i not in rows.problems]
     whole = _each(tokenizer, [items[i] for i in short], limit=limit, cuts="longest_first")
-    for place, i in enumerate(short):
-        rows.ids[i] = whole.ids[place]
-        if rows.types is not None and whole.types is not None:
-            rows.types[i] = whole.types[place]
-        if place in whole.truncated:
-            rows.truncated.add(i)
-        if place in whole.problems:
-            rows.problems[i] = whole.problems[place]
+    rows.put(short, whole)
     return rows
 
 

@@ -1,0 +1,111 @@
+"""From start and end logits of a context's windows to answers in characters."""
+
+import math
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thresher.tokenizing.windows import Windows
+
+N_BEST = 20
+LONGEST = 30  # tokens of an answer
+JOINER = "\u200d"  # between the parts of an emoji
+JOINING = (
+    JOINER + "\ufe0e\ufe0f\u20e3\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
+)  # and what belongs to the one before
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """context[start:end], the sum of its start and end logits, and its probability among the n best and no answer."""
+
+    start: int
+    end: int
+    score: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best answers of one context, best first, and the score of none: the least of its windows', because an answer
+    need be in one of them only."""
+
+    candidates: tuple[Candidate, ...]
+    null_score: float
+
+    @property
+    def margin(self) -> float:
+        """By how much no answer is better than the best; infinite where there is nothing to choose from."""
+        return self.null_score - self.candidates[0].score if self.candidates else math.inf
+
+    def answered(self, threshold: float = 0.0) -> Candidate | None:
+        """The best answer, or None: no answer is better by more than `threshold`."""
+        return None if self.margin > threshold else self.candidates[0]
+
+
+def find_answers(
+    windows: Windows, logits: NDArray[np.floating], *, n_best: int = N_BEST, longest: int = LONGEST
+) -> list[Found | None]:
+    """For each item the n best spans of at most `longest` tokens, found by looking at all of them; None for one with a
+    problem. logits: (total, 2), a start and an end for each token; the first token of a window stands for no answer."""
+    if logits.shape != (windows.tokens.total, 2):
+        raise ValueError(f"logits of shape {logits.shape}, expected {(windows.tokens.total, 2)}: a start and an end")
+    found: list[Found | None] = [None] * windows.items
+    starts, exact = windows.tokens.starts, logits.astype(np.float64)
+    for item, own in windows.by_item():
+        spans: dict[tuple[int, int], float] = {}
+        null = math.inf
+        for window in own:
+            low, high = int(starts[window]), int(starts[window + 1])
+            null = min(null, float(exact[low].sum()))
+            for start, end, score in best_spans(exact[low:high], windows.offsets[low:high], n_best, longest):
+                spans[start, end] = max(score, spans.get((start, end), -math.inf))  # an overlap has it twice
+        best = sorted(spans.items(), key=lambda span: -span[1])[:n_best]
+        shares = _softmax([null, *(score for _, score in best)])
+        chosen = zip(best, shares[1:], strict=True)
+        found[item] = Found(tuple(Candidate(*span, score, share) for (span, score), share in chosen), null)
+    return found
+
+
+def best_spans(
+    logits: NDArray[np.float64], offsets: NDArray[np.int32], n_best: int, longest: int
+) -> list[tuple[int, int, float]]:
+    """Start and end in characters, and score, of a window's best spans. logits, offsets: (tokens, 2)."""
+    inner = np.flatnonzero(offsets[:, 0] != -1)
+    if not len(inner):
+        return []
+    after = np.full(len(inner) + longest - 1, -np.inf)
+    after[: len(inner)] = logits[inner, 1]
+    # (tokens, longest): the span that begins with a token and has so many more
+    scores = logits[inner, 0][:, None] + np.lib.stride_tricks.sliding_window_view(after, longest)
+    flat = scores.ravel()
+    best = np.argpartition(-flat, n_best - 1)[:n_best] if len(flat) > n_best else np.arange(len(flat))
+    best = best[np.lexsort((best, -flat[best]))]  # of equal scores the first and shortest
+    first, more = np.divmod(best[np.isfinite(flat[best])], longest)
+    begins, ends = offsets[inner[first], 0].tolist(), offsets[inner[first + more], 1].tolist()
+    return list(zip(begins, ends, scores[first, more].tolist(), strict=True))
+
+
+def whole_characters(text: str, end: int) -> int:
+    """The end, moved on where it would cut what is one character to the eye: accents after their letter, which many
+    tokenizers leave out, and the parts of an emoji."""
+    while 0 < end < len(text) and (unicodedata.combining(text[end]) or text[end] in JOINING or text[end - 1] == JOINER):
+        end += 1
+    return end
+
+
+def answer_text(found: Found | None, context: str) -> str:
+    """The best answer, whatever its margin; empty where there is none."""
+    if found is None or not found.candidates:
+        return ""
+    best = found.candidates[0]
+    return context[best.start : whole_characters(context, best.end)]
+
+
+def _softmax(scores: Sequence[float]) -> list[float]:
+    powers = np.exp(np.array(scores) - max(scores))
+    shares: list[float] = (powers / powers.sum()).tolist()
+    return shares

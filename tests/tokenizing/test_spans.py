@@ -1,0 +1,89 @@
+"""The best spans are those that a look at every span finds; no answer is the least of all windows."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tokenizing.kinds import tokenizer
+from thresher.tokenizing.fast import text_tokenizer
+from thresher.tokenizing.spans import answer_text, find_answers, whole_characters
+from thresher.tokenizing.windows import Windows, question_windows
+
+
+def windows_of(contexts: list[str], *, limit: int = 16, overlap: int = 3) -> Windows:
+    reader = text_tokenizer(tokenizer("wordpiece"))
+    return question_windows(reader, ["who?"] * len(contexts), contexts, limit=limit, overlap=overlap)
+
+
+def every_span(windows: Windows, logits: np.ndarray, longest: int) -> dict[tuple[int, int], float]:
+    """The readable twin: all spans of all windows of the only item."""
+    found: dict[tuple[int, int], float] = {}
+    for low, high in zip(windows.tokens.starts[:-1], windows.tokens.starts[1:], strict=True):
+        for first in range(low, high):
+            for last in range(first, min(first + longest, high)):
+                if windows.offsets[first, 0] == -1 or windows.offsets[last, 0] == -1:
+                    continue
+                span = (int(windows.offsets[first, 0]), int(windows.offsets[last, 1]))
+                score = float(logits[first, 0]) + float(logits[last, 1])
+                found[span] = max(score, found.get(span, -math.inf))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(words=st.integers(1, 40), seed=st.integers(0, 10**6), longest=st.integers(1, 12), n_best=st.integers(1, 25))
+def test_the_best_of_all_spans(words: int, seed: int, longest: int, n_best: int) -> None:
+    windows = windows_of([" ".join(["film"] * words)])
+    logits = np.random.default_rng(seed).normal(size=(windows.tokens.total, 2))
+    (found,) = find_answers(windows, logits, n_best=n_best, longest=longest)
+    assert found is not None
+    expected = sorted(every_span(windows, logits, longest).items(), key=lambda span: -span[1])[:n_best]
+    assert [(one.start, one.end) for one in found.candidates] == [span for span, _ in expected]
+    assert np.allclose([one.score for one in found.candidates], [score for _, score in expected])
+    firsts = logits[windows.tokens.starts[:-1]].sum(axis=1)
+    assert found.null_score == pytest.approx(firsts.min())
+    powers = np.exp([found.null_score, *(one.score for one in found.candidates)])
+    assert np.allclose([one.probability for one in found.candidates], powers[1:] / powers.sum())
+
+
+def test_no_answer_has_to_be_better_by_the_threshold() -> None:
+    windows = windows_of(["a film"])
+    logits = np.zeros((windows.tokens.total, 2))
+    logits[0] = 2.0  # no answer: 4
+    logits[4] = [1.0, 0.0]
+    logits[5] = [0.0, 1.5]  # "a film": 2.5
+    (found,) = find_answers(windows, logits)
+    assert found is not None and found.margin == 1.5 and found.answered() is None
+    assert found.answered(1.4) is None
+    best = found.answered(1.5)  # as in the official script: beyond it, not at it
+    assert best is not None and (best.start, best.end, best.score) == (0, 6, 2.5)
+    assert answer_text(found, "a film") == "a film"
+
+
+def test_contexts_without_anything_to_find() -> None:
+    windows = windows_of(["", "a film", "cut \ud83d"])
+    found = find_answers(windows, np.zeros((windows.tokens.total, 2)))
+    assert found[2] is None and answer_text(found[2], "cut") == ""
+    empty = found[0]
+    assert empty is not None and empty.candidates == () and empty.margin == math.inf and empty.answered(1e9) is None
+    assert answer_text(empty, "") == ""
+    with pytest.raises(ValueError, match=r"expected \(12, 2\): a start and an end"):
+        find_answers(windows, np.zeros((12, 3)))
+
+
+@pytest.mark.parametrize(
+    ("text", "end", "whole"),
+    [
+        ("cafe\u0301 b", 4, 5),
+        ("\U0001f468\u200d\U0001f469\u200d\U0001f467 b", 1, 5),
+        ("1\ufe0f\u20e3 b", 1, 3),
+        ("\U0001f44d\U0001f3fd", 1, 2),
+        ("plain", 3, 3),
+        ("plain", 5, 5),
+        ("\u0301", 0, 0),
+    ],
+)
+def test_an_end_cuts_no_character(text: str, end: int, whole: int) -> None:
+    assert whole_characters(text, end) == whole
