@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from thresher.jobs.quantize import QuantizeRequest, quantize
     from thresher.jobs.score import ScoreRequest, score_files
     from thresher.jobs.search import SearchRequest, search
+    from thresher.jobs.serve import ServeRequest, serve
     from thresher.models.attach import gates_of, prune_, unprune_
     from thresher.models.checkpoint import load, save
     from thresher.tasks import load_file_task, load_task
@@ -40,6 +41,7 @@ __all__ = [
     "QuantizeRequest",
     "ScoreRequest",
     "SearchRequest",
+    "ServeRequest",
     "ThresherError",
     "TrainConfig",
     "Trainer",
@@ -61,6 +63,7 @@ __all__ = [
     "save",
     "score_files",
     "search",
+    "serve",
     "unaccelerate_",
     "unprune_",
 ]
@@ -88,6 +91,8 @@ _HOME = {
     "evaluate_run": "thresher.jobs.evaluate",
     "ScoreRequest": "thresher.jobs.score",
     "score_files": "thresher.jobs.score",
+    "ServeRequest": "thresher.jobs.serve",
+    "serve": "thresher.jobs.serve",
     "ExportRequest": "thresher.jobs.export",
     "export": "thresher.jobs.export",
     "BenchRequest": "thresher.jobs.bench",

@@ -22,6 +22,7 @@ from thresher.cli import (
     reproduce,
     score,
     search,
+    serve,
 )
 from thresher.cli.output import fail, no_room, take_any_character
 from thresher.cli.quiet import loud_afterwards
@@ -84,6 +85,7 @@ for name, command in (
     ("export", export.export),
     ("explain", explain.explain),
     ("score", score.score),
+    ("serve", serve.serve),
     ("bench", bench.bench),
     ("doctor", doctor.doctor),
     ("reproduce", reproduce.reproduce),

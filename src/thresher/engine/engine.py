@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy, deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ from thresher.models.manifest import is_run
 from thresher.models.pairs import takes_pairs
 from thresher.models.plan import check_dial, plan_of
 from thresher.text import is_blank
-from thresher.tokenizing.tokens import Tokens
+from thresher.tokenizing.read import NOTHING
+from thresher.tokenizing.tokens import Problem, Tokens
 from thresher.workplace import expanded
 
 MANY_TEXTS = 16_384  # from here on it pays to start processes that tokenize, where there may be some
@@ -167,6 +169,11 @@ class Engine:
         about: Any = {"labels": labels, "why": choice.why, "head": head, "max_length": max_length, "pairs": pairs}
         return Engine(executor, tokenizer, **about, workers=workers)
 
+    @property
+    def tokenizing(self) -> Tokenizing:
+        """How texts are read, and to what length."""
+        return self._stream.tokenizing
+
     def describe(self) -> dict[str, Any]:
         """Backend, arithmetic and why they were chosen, thresholds, sizes; on a GPU also the mode and its reason."""
         about = {"head": self.head.means, "max_length": self.max_length, "why": self.why}
@@ -205,7 +212,7 @@ class Engine:
     ) -> Answers:
         """All results at once as arrays, without an object for each text: labels, probabilities, values, kept, tokens,
         truncated, errors; and outputs, which are an embedder's vectors, of texts with the model's default prompt."""
-        return self._arrays(self._prompted(items), max_tokens=max_tokens, progress=progress)
+        return self._arrays(self.prompted(items), max_tokens=max_tokens, progress=progress)
 
     def _arrays(self, items: Sequence[Item], *, max_tokens: int | None = None, progress: bool) -> Answers:
         computed = self._compute(items, max_tokens=max_tokens)
@@ -221,7 +228,7 @@ class Engine:
         read_ahead: bool = False,
     ) -> Iterator[Answers]:
         """The same for a stream, in parts that follow each other; the rest is as for `predict`."""
-        return self._compute(self._prompted(items), max_tokens=max_tokens, window=window, read_ahead=read_ahead)
+        return self._compute(self.prompted(items), max_tokens=max_tokens, window=window, read_ahead=read_ahead)
 
     def warm_up(self, items: Sequence[Item] = (), *, sizes: Sequence[tuple[int, int]] = ()) -> None:
         """Prepare for a workload, so that its first texts do not wait: `items` are texts like those that will come, as
@@ -229,7 +236,7 @@ class Engine:
         captures graphs; tokenizing processes, where there are any, are started."""
         check_process(self._process, self.executor.device)
         self._stream.tokenizing.start(wait=True)
-        tokens = self._stream.tokens(list(self._prompted(items)))
+        tokens = self._stream.tokens(list(self.prompted(items)))
         numbers = batches_of(tokens, self.executor.token_budget, by_length=self.executor.by_length)
         made_up = made_up_texts(self.executor.tables, check_sizes(sizes))
         self.executor.warm_up([*(tokens.take(each) for each in numbers), *made_up])
@@ -238,7 +245,21 @@ class Engine:
         """What texts are to the model, an embedder's behind their prompt. With `begin` and `finish` the steps of
         `predict`, for whoever makes batches of many callers' texts; any thread may read."""
         check_process(self._process, self.executor.device)
-        return self._stream.tokens(list(self._prompted(items, prompt, prompt_name)))
+        return self._stream.tokens(list(self.prompted(items, prompt, prompt_name)))
+
+    def read_ids(self, rows: Sequence[Sequence[int]]) -> Tokens:
+        """The same for texts that are tokenized already, with their special tokens; what is too long is cut at its
+        end."""
+        ids = [list(row[: self.max_length]) for row in rows]
+        outside = {
+            number: Problem("table", f"token id {wrong[0]} is outside the model's vocabulary")
+            for number, row in enumerate(ids)
+            if (wrong := [one for one in row if not 0 <= one < self.executor.tables.words])
+        }
+        found = Tokens.of([[] if number in outside else row for number, row in enumerate(ids)])
+        found.truncated[:] = [len(row) > self.max_length for row in rows]
+        empty = {number: NOTHING for number, row in enumerate(ids) if not row}
+        return replace(found, problems={**outside, **empty})
 
     def begin(self, tokens: Tokens) -> Group:
         """Launch what was read. On a GPU it computes from now on, and others may be launched meanwhile."""
@@ -287,9 +308,9 @@ class Engine:
         """
         if self.head.means != "embedding":
             raise self._other("embed", "predict(texts)")
-        return self._outputs(self._prompted(texts, prompt, prompt_name), progress=progress)
+        return self._outputs(self.prompted(texts, prompt, prompt_name), progress=progress)
 
-    def _prompted(self, items: Any, prompt: str | None = None, name: str | None = None) -> Any:
+    def prompted(self, items: Any, prompt: str | None = None, name: str | None = None) -> Any:
         """An embedder's texts behind their prompt; a list stays one, and a stream is not read ahead."""
         before = self._prompt(prompt, name) if self.head.means == "embedding" else ""
         items = check_items(items)

@@ -12,7 +12,6 @@ import numpy as np
 
 from thresher.engine.answers import Answers
 from thresher.engine.engine import Engine
-from thresher.engine.windows import Item
 from thresher.errors import ConfigError
 from thresher.serving.computing import Computing
 from thresher.serving.drift import DriftGuard
@@ -168,8 +167,8 @@ class ServedRun:
             return f"the engine has given no sign of life for {self.worker.silent:.0f} s"
         return None
 
-    async def compute(self, items: Sequence[Item], ask: Ask, *, patience: float) -> Served:
-        """All answers of a request, or one ServingError."""
+    async def compute(self, items: Sequence[Any], ask: Ask, *, patience: float) -> Served:
+        """All answers of a request, or one ServingError. items: texts, pairs of texts, or lists of token ids."""
         if not items:
             raise EmptyRequest("no text is given; give at least one")
         if (problem := self.problem(patience)) is not None:
@@ -177,7 +176,7 @@ class ServedRun:
         arrived = time.monotonic()
         limits = self.setting.limits
         deadline = arrived + min(ask.timeout_s or limits.timeout_s, limits.timeout_s)
-        characters = sum(len(item) if isinstance(item, str) else sum(map(len, item)) for item in items)
+        characters = sum(sum(map(len, item)) if isinstance(item, tuple) else len(item) for item in items)
         longest = self.engine.max_length
         least = min(max(len(items), characters // CHARACTERS_A_TOKEN), len(items) * longest)
         self.queue.check(least, deadline, degrade=ask.degrade)
@@ -192,7 +191,7 @@ class ServedRun:
         dial = max(job.dials) if job.dials != {1.0} else self.setting.dial
         return Served(answers, dial, characters, read - arrived, began - read, finished - began)
 
-    async def read(self, items: Sequence[Item], characters: int, prompt_name: str | None = None) -> Tokens:
+    async def read(self, items: Sequence[Any], characters: int, prompt_name: str | None = None) -> Tokens:
         """Tokens of a request's texts; of long ones in another thread."""
         if characters <= QUICK:
             return self._read(items, prompt_name)
@@ -204,8 +203,10 @@ class ServedRun:
         finally:
             self._reading -= characters
 
-    def _read(self, items: Sequence[Item], prompt_name: str | None) -> Tokens:
+    def _read(self, items: Sequence[Any], prompt_name: str | None) -> Tokens:
         try:
+            if isinstance(items[0], list):
+                return self.engine.read_ids(items)
             return self.engine.read(items, prompt_name=prompt_name)
         except ConfigError as error:
             raise BadRequest(str(error)) from error
