@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from thresher.jobs.export import ExportRequest, export
     from thresher.jobs.prune import PruneRequest, prune
     from thresher.jobs.quantize import QuantizeRequest, quantize
+    from thresher.jobs.report import ReportRequest, write_report
     from thresher.jobs.score import ScoreRequest, score_files
     from thresher.jobs.search import SearchRequest, search
     from thresher.jobs.serve import ServeRequest, serve
@@ -39,6 +40,7 @@ __all__ = [
     "PruneConfig",
     "PruneRequest",
     "QuantizeRequest",
+    "ReportRequest",
     "ScoreRequest",
     "SearchRequest",
     "ServeRequest",
@@ -66,6 +68,7 @@ __all__ = [
     "serve",
     "unaccelerate_",
     "unprune_",
+    "write_report",
 ]
 
 _HOME = {
@@ -87,6 +90,8 @@ _HOME = {
     "calibrate": "thresher.jobs.calibrate",
     "QuantizeRequest": "thresher.jobs.quantize",
     "quantize": "thresher.jobs.quantize",
+    "ReportRequest": "thresher.jobs.report",
+    "write_report": "thresher.jobs.report",
     "EvaluateRequest": "thresher.jobs.evaluate",
     "evaluate_run": "thresher.jobs.evaluate",
     "ScoreRequest": "thresher.jobs.score",

@@ -15,6 +15,7 @@ from thresher.core.cost import (
     relative_flops,
     tokens_seen,
 )
+from thresher.core.layer import LayerSpec
 
 TINY = EncoderShape(layers=2, width=2, ffn_width=3)
 
@@ -149,3 +150,39 @@ def test_gradient_by_hand() -> None:
     kept = torch.tensor([[2.0, 1.0]], requires_grad=True)
     paper_macs(TINY, torch.tensor([3]), kept).sum().backward()
     assert kept.grad is not None and kept.grad.tolist() == [[44.0, 12.0]]
+
+
+def test_a_gated_feed_forward_has_three_matrices() -> None:
+    plain, gated = (EncoderShape(layers=1, width=2, ffn_width=3, gated=gated) for gated in (False, True))
+    lengths, kept = torch.tensor([5]), torch.tensor([[4]])
+    for macs in (paper_macs, engine_macs):
+        tokens = 4 if macs is paper_macs else 1
+        assert int(macs(gated, lengths, kept) - macs(plain, lengths, kept)) == tokens * 2 * 3
+
+
+def test_windows_bound_what_a_query_sees() -> None:
+    """Two layers of 10 tokens; the second one sees 5 keys of each query's."""
+    whole = EncoderShape(layers=2, width=2, ffn_width=3)
+    local = EncoderShape(layers=2, width=2, ffn_width=3, reach=(None, 5))
+    lengths, kept = torch.tensor([10]), torch.tensor([[8, 8]])
+    assert int(paper_macs(whole, lengths, kept) - paper_macs(local, lengths, kept)) == 2 * 2 * 8 * (8 - 5)
+    assert int(engine_macs(whole, lengths, kept, alone=2) - engine_macs(local, lengths, kept, alone=2)) == 2 * 2 * 8 * 3
+    assert torch.equal(paper_macs(local, lengths, kept.double()), paper_macs(local, lengths, kept).double())
+
+
+def test_distances_and_a_convolution_are_products_too() -> None:
+    plain = EncoderShape(layers=1, width=2, ffn_width=3)
+    more = EncoderShape(layers=1, width=2, ffn_width=3, relative_rows=6, kernel=3)
+    for length, rows in ((2, 3), (3, 5), (50, 6)):
+        lengths = torch.tensor([length])
+        found = int(dense_macs(more, lengths) - dense_macs(plain, lengths))
+        assert found == 2 * rows * 2 * length + 3 * 2 * 2 * length
+
+
+def test_a_shape_follows_from_the_layers() -> None:
+    def layer(**more: object) -> LayerSpec:
+        return LayerSpec(heads=2, width=8, ffn_width=16, activation=torch.relu, **more)  # type: ignore[arg-type]
+
+    assert EncoderShape.of([layer()] * 3) == EncoderShape(layers=3, width=8, ffn_width=16)
+    mixed = EncoderShape.of([layer(gated=True), layer(gated=True, window=64)])
+    assert mixed.gated and mixed.reach == (None, 129)

@@ -213,7 +213,7 @@ def test_what_no_table_has_is_refused() -> None:
 )
 def test_activations_are_known_by_what_they_compute(act: str, name: str) -> None:
     """gelu_10 is GELU up to 10 and flat from there on."""
-    assert activation_name(read_weights(tiny_model("bert", hidden_act=act)).layers[0].activation) == name
+    assert activation_name(read_weights(tiny_model("bert", hidden_act=act)).layers[0].spec.activation) == name
 
 
 def test_layers_in_which_first_tokens_are_alone_have_values_only() -> None:

@@ -11,6 +11,7 @@ from tests.engine.makers import cpu, engine_with, reference
 from tests.engine.test_engine import SCORES, sequences
 from tests.engine.test_find_scales import scales_of
 from tests.models.families import FAMILIES, LAYERS, pruned_model, ragged, tiny_model
+from thresher.core.layer import LayerSpec
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends import linear
 from thresher.engine.backends.feedforward import StaticFeedForward, gelu_zero
@@ -94,7 +95,8 @@ def feed_forward(width: int, inner: int) -> tuple[Layer, LayerScales, Tensor]:
     _, narrow, _ = drawn(inner, inner, width)
     norm = Norm(torch.ones(width), torch.zeros(width), 1e-12)
     nothing = Affine(torch.zeros(1, width), torch.zeros(1))
-    layer = Layer(1, nothing, nothing, norm, widen, F.gelu, narrow, norm)
+    spec = LayerSpec(heads=1, width=width, ffn_width=inner, activation=F.gelu)
+    layer = Layer(spec, nothing, nothing, norm, widen, narrow, norm)
     top = float(F.gelu(F.linear(values, widen.weight, widen.bias)).max())
     return layer, LayerScales(scales, scales, scales, torch.tensor(top / 240)), values
 

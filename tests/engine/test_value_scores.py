@@ -13,6 +13,7 @@ from tests.engine.test_engine import sequences
 from tests.engine.test_find_scales import scales_of
 from tests.models.families import LAYERS, LENGTHS, pruned_model, ragged, run
 from thresher.core.cost import EncoderShape
+from thresher.core.layer import LayerSpec
 from thresher.core.plan import PruningPlan
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import Affine, HeadWeights, Layer, Norm, Weights
@@ -30,19 +31,22 @@ def by_hand() -> Weights:
     bias = torch.zeros(3, WIDTH)
     bias[0, [0, 2]] = 1.0
     same, norm = Affine(torch.eye(WIDTH), torch.zeros(WIDTH)), Norm(torch.ones(WIDTH), torch.zeros(WIDTH), 1e-12)
-    layer = Layer(HEADS, Affine(qkv.flatten(0, 1), bias.flatten()), same, norm, same, F.gelu, same, norm)
+    spec = LayerSpec(heads=HEADS, width=WIDTH, ffn_width=WIDTH, activation=F.gelu)
+    layer = Layer(spec, Affine(qkv.flatten(0, 1), bias.flatten()), same, norm, same, same, norm)
     table = torch.zeros(8, WIDTH)
     return Weights(
         word=table,
         position=table,
+        positions=len(table),
         position_offset=0,
         uncounted_id=None,
         token_type=None,
         embedding_norm=norm,
         projection=None,
         layers=[layer, layer],
+        final_norm=None,
         distance_bias=None,
-        head=HeadWeights("first", same, torch.tanh, same),
+        head=HeadWeights("first", same, torch.tanh, output=same),
         shape=EncoderShape(layers=2, width=WIDTH, ffn_width=WIDTH),
     )
 
@@ -88,7 +92,7 @@ def test_values_of_zero_score_zero(kind: str) -> None:
 def without_values_(model: Any, index: int) -> None:
     """Make all values of a layer zero."""
     family = family_of(model)
-    value = family.parts(list(family.layers(model.base_model))[index]).value
+    value = family.parts(list(family.layers(model.base_model))[index]).qkv[2]
     with torch.no_grad():
         value.weight.zero_()
         value.bias.zero_()

@@ -11,9 +11,9 @@ from thresher.models import attention
 from thresher.models.attach import gates_of
 
 
-def apart(query: Tensor, key: Tensor, value: Tensor, *, gates: Any, bias: Tensor | None, dropout: float) -> Any:
+def apart(spec: Any, *states: Tensor, gates: Any, bias: Tensor | None, dropout: float) -> Any:
     assert bias is None
-    return attention.scored_apart(query, key, value, gates=gates, dropout=dropout), None
+    return attention.scored_apart(spec, *states, gates=gates, dropout=dropout), None
 
 
 def results(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Any, dict[str, Tensor]]:
@@ -52,9 +52,9 @@ def test_half_precision_decides_as_with_scores_of_its_own(name: str, monkeypatch
     inputs = {key: value.cuda() for key, value in ragged(model).items()}
     found, trace = run(model, inputs)
 
-    def whole(*states: Tensor, gates: Any, bias: Tensor | None, dropout: float) -> Any:
+    def whole(spec: Any, *states: Tensor, gates: Any, bias: Tensor | None, dropout: float) -> Any:
         query, key, value = states
-        probabilities = attention._probabilities(query, key, gates=gates, bias=bias)
+        probabilities = attention._probabilities(spec, query, key, gates=gates, bias=bias)
         multiplier = gates.decide(probabilities, value)
         return probabilities.to(value.dtype) @ value, multiplier
 

@@ -50,10 +50,7 @@ def physically_dropped(
         tokens = len(positions)
         left[positions] = hidden
         where = torch.arange(tokens) if renumber else torch.tensor(positions)
-        query, key, value = (
-            linear(hidden).view(tokens, parts.heads, -1).transpose(0, 1)
-            for linear in (parts.query, parts.key, parts.value)
-        )
+        query, key, value = (linear(hidden).view(tokens, parts.spec.heads, -1).transpose(0, 1) for linear in parts.qkv)
         logits = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
         if bias is not None:
             logits = logits + bias[:, where][:, :, where]
@@ -72,7 +69,8 @@ def physically_dropped(
 
         context = (probabilities @ value).transpose(0, 1).reshape(tokens, -1)[stays]
         attended = parts.attention_norm(parts.attention_output(context) + hidden[stays])
-        hidden = parts.output_norm(parts.ffn_out(parts.activation(parts.ffn_in(attended))) + attended)
+        inner = parts.spec.activation(parts.ffn_in[0](attended))
+        hidden = parts.output_norm(parts.ffn_out(inner) + attended)
         scores.append(dict(zip(positions, score.tolist(), strict=True)))
         positions = [positions[i] for i in stays]
         kept.append(positions)

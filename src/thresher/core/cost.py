@@ -9,14 +9,62 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from thresher.core.layer import LayerSpec
+
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """The sizes that decide the cost."""
+    """The sizes that decide the cost.
+
+    `gated`: the feed-forward has three matrices and not two. `reach`: keys that a query of each layer sees at most, if
+    not all; with a window, some of them may have been dropped, so a pruned layer costs at most what is counted.
+    `relative_rows`: of embeddings of distances, with which queries and keys are multiplied. `kernel`: of a convolution
+    over the input, once.
+    """
 
     layers: int
     width: int
     ffn_width: int
+    gated: bool = False
+    reach: tuple[int | None, ...] = ()
+    relative_rows: int = 0
+    kernel: int = 0
+
+    @staticmethod
+    def of(specs: Sequence[LayerSpec]) -> "EncoderShape":
+        """By the descriptions of all layer passes, whose sizes are alike."""
+        reach = tuple(None if spec.window is None else 2 * spec.window + 1 for spec in specs)
+        return EncoderShape(
+            layers=len(specs),
+            width=specs[0].width,
+            ffn_width=specs[0].ffn_width,
+            gated=specs[0].gated,
+            reach=reach if any(reach) else (),
+            relative_rows=specs[0].relative_rows,
+            kernel=max(spec.kernel for spec in specs),
+        )
+
+    @property
+    def feed_forward(self) -> int:
+        """Of one token."""
+        return (3 if self.gated else 2) * self.width * self.ffn_width
+
+    def keys_of(self, tokens: Tensor) -> Tensor:
+        """Keys that a query compares itself with, by tokens a layer sees: (batch, layers) -> (batch, layers)."""
+        if not self.reach:
+            return tokens
+        most = torch.tensor([2**31 if reach is None else reach for reach in self.reach], device=tokens.device)
+        return torch.minimum(tokens, most.to(tokens.dtype))
+
+    def relative_macs(self, queries: Tensor, keys: Tensor, lengths: Tensor) -> Tensor | int:
+        """Products of queries and keys (batch, layers) with the distances that there are in texts (batch,)."""
+        if not self.relative_rows:
+            return 0
+        rows = (2 * lengths - 1).clamp(max=self.relative_rows)
+        return self.width * rows[:, None] * (queries + keys)
+
+    def convolution_macs(self, lengths: Tensor) -> Tensor | int:
+        return self.kernel * self.width * self.width * lengths
 
 
 def paper_macs(shape: EncoderShape, lengths: Tensor, kept: Tensor) -> Tensor:
@@ -26,8 +74,9 @@ def paper_macs(shape: EncoderShape, lengths: Tensor, kept: Tensor) -> Tensor:
     Works on integers (exact) and on floats (differentiable expected lengths of the soft stage).
     """
     seen = tokens_seen(lengths, kept)
-    d, f = shape.width, shape.ffn_width
-    return (2 * d * seen * seen + 4 * d * d * seen + 2 * d * f * kept).sum(dim=-1)
+    d = shape.width
+    macs = 2 * d * seen * shape.keys_of(seen) + 4 * d * d * seen + shape.feed_forward * kept
+    return (macs + shape.relative_macs(seen, seen, lengths)).sum(dim=-1) + shape.convolution_macs(lengths)
 
 
 def dense_macs(shape: EncoderShape, lengths: Tensor) -> Tensor:
@@ -43,13 +92,14 @@ def engine_macs(shape: EncoderShape, lengths: Tensor, kept: Tensor, *, alone: in
     For a head that reads all tokens, `alone` is the number of layers: there is no such layer.
     """
     seen = tokens_seen(lengths, kept)
-    d, f = shape.width, shape.ffn_width
+    d = shape.width
     first = shape.layers - 1 if alone is None else alone
     queries, keys, values, survivors = (part.clone() for part in (seen, seen, seen, kept))
     queries[:, first : first + 1], survivors[:, first:] = 1, 1
     queries[:, first + 1 :], keys[:, first + 1 :], values[:, first + 1 :] = 0, 0, 1
     projections = d * d * (queries + keys + values + survivors)
-    return (2 * d * keys * queries + projections + 2 * d * f * survivors).sum(dim=-1)
+    macs = 2 * d * shape.keys_of(keys) * queries + projections + shape.feed_forward * survivors
+    return (macs + shape.relative_macs(queries, keys, lengths)).sum(dim=-1) + shape.convolution_macs(lengths)
 
 
 def tokens_seen(lengths: Tensor, kept: Tensor) -> Tensor:

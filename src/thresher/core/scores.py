@@ -16,19 +16,32 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def attention_probabilities(logits: Tensor, alive: Tensor) -> Tensor:
+def keys_seen(alive: Tensor, inside: Tensor | None = None) -> Tensor:
+    """What queries see of keys: (batch, 1, 1 or queries, keys), as alive as the key, where a window has it inside.
+
+    alive: (batch, keys), boolean or in [0, 1]; inside: (batch or 1, 1, queries, keys) boolean, or None: all are. A dead
+    query may have no live key in its window; it sees itself, so that what nobody reads stays a number.
+    """
+    if inside is None:
+        return alive[:, None, None, :]
+    seen = alive[:, None, None, :] * inside
+    alone = torch.eye(alive.shape[1], dtype=torch.bool, device=alive.device) & (alive == 0)[:, None, :, None]
+    return torch.where(alone, torch.ones_like(seen), seen)
+
+
+def attention_probabilities(logits: Tensor, alive: Tensor, inside: Tensor | None = None) -> Tensor:
     """Softmax over live keys; a key that is half alive gets half the weight, a dead key exactly none.
 
-    logits: (batch, heads, queries, keys), alive: (batch, keys), boolean or in [0, 1].
+    logits: (batch, heads, queries, keys); alive, inside: see `keys_seen`.
 
     A boolean mask takes the ordinary softmax, so that pruning nothing is the stock model to the bit. Weights multiply
     the exponentials instead of adding log(alive): a finite additive mask lets dead keys leak attention, and its
     gradient is singular at zero.
     """
-    logits = at_least_float32(logits)
-    if alive.dtype == torch.bool:
-        return torch.softmax(logits.masked_fill(~alive[:, None, None, :], float("-inf")), dim=-1)
-    weight = alive[:, None, None, :].to(logits.dtype)
+    logits, seen = at_least_float32(logits), keys_seen(alive, inside)
+    if seen.dtype == torch.bool:
+        return torch.softmax(logits.masked_fill(~seen, float("-inf")), dim=-1)
+    weight = seen.to(logits.dtype)
     peak = logits.masked_fill(weight == 0, float("-inf")).amax(dim=-1, keepdim=True).detach()
     unnormalised = torch.exp((logits - peak).clamp(max=60.0)) * weight
     return unnormalised / unnormalised.sum(dim=-1, keepdim=True)

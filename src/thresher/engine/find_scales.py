@@ -8,11 +8,11 @@ from torch import Tensor
 
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.cpu import Cpu
-from thresher.engine.backends.feedforward import FeedForward, gelu_zero
+from thresher.engine.backends.feedforward import FeedForward, gelu_zero, is_plain_gelu
 from thresher.engine.backends.linear import Float32
 from thresher.engine.packed import PackedExecutor
 from thresher.engine.scales import SITES
-from thresher.engine.weights import Affine, Layer, LayerScales, Weights, activation_name, read_weights
+from thresher.engine.weights import Affine, Layer, LayerScales, Weights, read_weights
 from thresher.errors import DataError
 from thresher.models.plan import plan_of
 
@@ -59,13 +59,13 @@ class Observing(Cpu):
         return self.sites[index, site]
 
     def _feed_forward(self, layer: Layer, index: int) -> FeedForward:
-        self.gelu = activation_name(layer.activation) == "gelu"
+        self.gelu = is_plain_gelu(layer.spec)
         inner, outer = self._linear(layer.ffn_in, index, "ffn_in"), self._linear(layer.ffn_out, index, "ffn_out")
-        return FeedForward(inner, layer.activation, outer)
+        return FeedForward(layer.spec, inner, outer)
 
     def found(self, index: int) -> LayerScales:
         # Where passes share a layer, the first one observed for all.
-        made = next(i for i, one in enumerate(self.layers) if one.feed_forward is self.layers[index].feed_forward)
+        made = next(i for i, one in enumerate(self.layers) if one.steps is self.layers[index].steps)
         own = {site: self.sites.get((index, site)) or self.sites[made, site] for site in SITES}
         vectors = {site: channel_scales(own[site]) for site in SITES if site != "ffn_out"}
         return LayerScales(**vectors, ffn_out=one_scale(own["ffn_out"], gelu=self.gelu))

@@ -169,11 +169,11 @@ class PackedExecutor:
         left = LeftBehind(hidden) if self.plan.restores else None
         hidden, live, kept = self._layers(hidden, live, thresholds, shares=shares, left=left, seen=seen)
         if left is None:
-            read, places = self._of_first_tokens(hidden, live), live.sequences
-        elif self.plan.reads == "mean":
-            read, places = mean_states(left.end(hidden), packed.ids), packed.ids.sequences
+            read, places = self.backend.final(self._of_first_tokens(hidden, live)), live.sequences
         else:
-            read, places = left.end(hidden), token_places(packed.ids)
+            read, places = self.backend.final(left.end(hidden)), token_places(packed.ids)
+            if self.plan.reads == "mean":
+                read, places = mean_states(read, packed.ids), packed.ids.sequences
         result = self.backend.head(read)
         outputs = torch.empty_like(result)
         outputs[places] = result

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from thresher.core.cost import EncoderShape
+from thresher.core.layer import LayerSpec
 from thresher.core.scores import at_least_float32
 from thresher.engine.ragged import Ragged
-from thresher.models.adapter import token_head
+from thresher.models.adapter import LayerParts, token_head
 from thresher.models.attach import encoder_shape
 from thresher.models.heads import head_of
 from thresher.models.registry import family_of
@@ -33,19 +34,21 @@ class Norm:
     bias: Tensor
     epsilon: float
 
+    def to(self, dtype: torch.dtype, device: str = "cpu") -> "Norm":
+        return Norm(self.weight.to(device, dtype), self.bias.to(device, dtype), self.epsilon)
+
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer pass."""
+    """One layer pass: what it is, and its weights."""
 
-    heads: int
+    spec: LayerSpec
     qkv: Affine  # width -> 3 x width: all queries, all keys, all values
     attention_output: Affine
-    attention_norm: Norm
-    ffn_in: Affine
-    activation: Callable[[Tensor], Tensor]
+    attention_norm: Norm | None  # None: identity, as the other one
+    ffn_in: Affine  # width -> ffn_width; where it is gated, twice that: what is activated, and the gate
     ffn_out: Affine
-    output_norm: Norm
+    output_norm: Norm | None
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,13 @@ class LayerScales:
 
 @dataclass(frozen=True)
 class HeadWeights:
-    """From what the head reads to its outputs: a layer and an activation, then the output layer; an embedding has
-    neither, and may be scaled to length 1 and then cut to the first `cut_to` numbers."""
+    """From what the head reads to its outputs: a layer, an activation and sometimes a norm, then the output layer; an
+    embedding has none of them, and may be scaled to length 1 and then cut to the first `cut_to` numbers."""
 
     reads: str
     dense: Affine | None = None
     activation: Callable[[Tensor], Tensor] | None = None
+    norm: Norm | None = None
     output: Affine | None = None
     normalised: bool = False
     cut_to: int | None = None
@@ -81,6 +85,8 @@ class HeadWeights:
             states = F.linear(states.to(self.dense.weight.dtype), self.dense.weight, self.dense.bias)
         if self.activation is not None:
             states = self.activation(states)
+        if self.norm is not None:
+            states = F.layer_norm(states, states.shape[-1:], self.norm.weight, self.norm.bias, self.norm.epsilon)
         if self.output is not None:
             states = F.linear(states, self.output.weight, self.output.bias)
         return self.shaped(at_least_float32(states))
@@ -91,21 +97,22 @@ class Weights:
     """The whole model. `distance_bias` is (2 x positions - 1, heads) by key minus query position, or None."""
 
     word: Tensor  # (vocabulary, embedding width)
-    position: Tensor  # (rows, embedding width)
+    position: Tensor | None  # (rows, embedding width)
+    positions: int  # the longest text in tokens
     position_offset: int  # the row of a text's first token
     uncounted_id: int | None  # see EmbeddingParts
     token_type: Tensor | None
     embedding_norm: Norm
     projection: Affine | None
     layers: list[Layer]
+    final_norm: Norm | None
     distance_bias: Tensor | None
     head: "HeadWeights"
     shape: EncoderShape
 
     @property
-    def positions(self) -> int:
-        """The longest text in tokens."""
-        return len(self.position) - self.position_offset
+    def specs(self) -> list[LayerSpec]:
+        return [layer.spec for layer in self.layers]
 
     def position_rows(self, input_ids: Ragged) -> Tensor:
         """(total,) row of each token's position embedding."""
@@ -134,22 +141,23 @@ def read_weights(model: Any) -> Weights:
     """Copy the weights of a Hugging Face classifier or of an `Embedder`, in float32."""
     family, base = family_of(model), model.base_model
     embedding = family.embeddings(base)
-    position = _copy(embedding.position.weight)
+    position = None if embedding.position is None else _copy(embedding.position.weight)
     made = {module: _layer(family.parts(module)) for module in family.layers(base)}  # ALBERT's passes share one
     bias = None
     if family.distance_bias is not None:
-        reach = len(position) - embedding.position_offset
-        distances = torch.arange(1 - reach, reach, device=position.device)
+        distances = torch.arange(1 - embedding.positions, embedding.positions, device=embedding.word.weight.device)
         bias = _copy(family.distance_bias(base, distances))
     return Weights(
         word=_copy(embedding.word.weight),
         position=position,
+        positions=embedding.positions,
         position_offset=embedding.position_offset,
         uncounted_id=embedding.uncounted_id,
         token_type=None if embedding.token_type is None else _copy(embedding.token_type.weight),
         embedding_norm=_norm(embedding.norm),
         projection=None if embedding.projection is None else _affine(embedding.projection),
         layers=[made[module] for module in family.layer_sequence(base)],
+        final_norm=None if family.final_norm is None else _norm(family.final_norm(base)),
         distance_bias=bias,
         head=_head(model, family),
         shape=encoder_shape(model),
@@ -182,34 +190,40 @@ def _head(model: Any, family: Any) -> HeadWeights:
         return HeadWeights(head.reads, normalised=head.normalised, cut_to=head.width)
     parts = token_head(model, head.means) if head.reads == "tokens" else family.head(model)
     dense = None if parts.dense is None else _affine(parts.dense)
-    return HeadWeights(head.reads, dense, parts.activation, _affine(parts.output))
+    norm = None if parts.norm is None else _norm(parts.norm)
+    return HeadWeights(head.reads, dense, parts.activation, norm, _affine(parts.output))
 
 
-def _layer(parts: Any) -> Layer:
-    together = (parts.query, parts.key, parts.value)
-    qkv = Affine(
-        weight=torch.cat([_copy(linear.weight) for linear in together]),
-        bias=torch.cat([_affine(linear).bias for linear in together]),
-    )
+def _layer(parts: LayerParts) -> Layer:
     return Layer(
-        heads=parts.heads,
-        qkv=qkv,
+        spec=parts.spec,
+        qkv=_affine(*parts.qkv),
         attention_output=_affine(parts.attention_output),
-        attention_norm=_norm(parts.attention_norm),
-        ffn_in=_affine(parts.ffn_in),
-        activation=parts.activation,
+        attention_norm=_norm_or_identity(parts.attention_norm),
+        ffn_in=_affine(*parts.ffn_in),
         ffn_out=_affine(parts.ffn_out),
-        output_norm=_norm(parts.output_norm),
+        output_norm=_norm_or_identity(parts.output_norm),
     )
 
 
-def _affine(linear: Any) -> Affine:
-    bias = linear.bias if linear.bias is not None else torch.zeros(linear.out_features, device=linear.weight.device)
-    return Affine(weight=_copy(linear.weight), bias=_copy(bias))
+def _affine(*linears: nn.Linear) -> Affine:
+    """The outputs of several one after the other. A bias that is not there is zeros: products add it for nothing."""
+    biases = [
+        linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias for linear in linears
+    ]
+    return Affine(
+        weight=torch.cat([_copy(linear.weight) for linear in linears]),
+        bias=torch.cat([_copy(bias) for bias in biases]),
+    )
+
+
+def _norm_or_identity(norm: Any) -> Norm | None:
+    return None if isinstance(norm, nn.Identity) else _norm(norm)
 
 
 def _norm(norm: Any) -> Norm:
-    return Norm(weight=_copy(norm.weight), bias=_copy(norm.bias), epsilon=norm.eps)
+    bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+    return Norm(weight=_copy(norm.weight), bias=_copy(bias), epsilon=norm.eps)
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from thresher.core.layer import BERT_LIKE, attention_input, check_features, finish
 from thresher.engine.backends.reference import DTYPES
+from thresher.engine.plain import embedded, linear, normed, steps_of
 from thresher.engine.ragged import Ragged
-from thresher.engine.weights import Affine, Norm, Weights, converted
+from thresher.engine.weights import Weights, converted
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class UnpaddedDense:
     """`attention` says which kind runs: torch's for runs of many lengths, or SDPA of one text after the other."""
 
     def __init__(self, weights: Weights, *, dtype: str, device: str) -> None:
+        check_features(weights.specs, BERT_LIKE, who="the unpadded rival", instead="measure against the padded model")
         self.device = device
         self.weights = converted(weights, dtype=DTYPES[dtype], device=device)
         self.varlen, self.attention = _varlen(weights, dtype, device)
@@ -64,28 +67,19 @@ class UnpaddedDense:
         """Copy a packed batch to the device, compute, and copy the logits back."""
         weights = self.weights
         starts = batch.starts.to(self.device, non_blocking=True)
-        hidden = self._embedded(batch.tokens.to(self.device, non_blocking=True))
+        hidden = embedded(weights, *batch.tokens.to(self.device, non_blocking=True))
         bias = self._bias(max(batch.lengths))
         for layer in weights.layers:
-            qkv = _linear(hidden, layer.qkv).view(len(hidden), 3, layer.heads, -1)
+            spec, steps = layer.spec, steps_of(layer)
+            qkv = linear(attention_input(spec, steps, hidden), layer.qkv).view(len(hidden), 3, spec.heads, -1)
             context = self._attend(qkv, starts, batch.lengths, bias).reshape(len(hidden), -1)
-            attended = _norm(_linear(context, layer.attention_output) + hidden, layer.attention_norm)
-            inner = layer.activation(_linear(attended, layer.ffn_in))
-            hidden = _norm(_linear(inner, layer.ffn_out) + attended, layer.output_norm)
+            hidden = finish(spec, steps, context, hidden)
+        hidden = normed(hidden, weights.final_norm)
         if weights.head.reads == "mean":
             read = torch.stack([states.float().mean(dim=0) for states in torch.split(hidden, batch.lengths)])
         else:
             read = hidden[starts[:-1].long()]
         return weights.head(read).float().cpu()
-
-    def _embedded(self, tokens: Tensor) -> Tensor:
-        weights = self.weights
-        ids, rows, types = tokens
-        total = F.embedding(ids, weights.word) + F.embedding(rows, weights.position)
-        if weights.token_type is not None:
-            total = total + F.embedding(types, weights.token_type)
-        hidden = _norm(total, weights.embedding_norm)
-        return hidden if weights.projection is None else _linear(hidden, weights.projection)
 
     def _bias(self, longest: int) -> Tensor | None:
         """(heads, longest, longest) to add to the attention logits; a shorter text takes its upper left part."""
@@ -125,11 +119,3 @@ def _varlen(weights: Weights, dtype: str, device: str) -> tuple[Callable[..., An
         else:
             return varlen_attn, "torch.nn.attention.varlen"
     return None, f"SDPA of one text at a time, not torch.nn.attention.varlen: {why}"
-
-
-def _linear(values: Tensor, affine: Affine) -> Tensor:
-    return F.linear(values, affine.weight, affine.bias)
-
-
-def _norm(values: Tensor, norm: Norm) -> Tensor:
-    return F.layer_norm(values, values.shape[-1:], norm.weight, norm.bias, norm.epsilon)

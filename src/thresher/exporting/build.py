@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from thresher.core.layer import BERT_LIKE, check_features
 from thresher.core.plan import PruningPlan
 from thresher.engine.executor import check_reads
 from thresher.engine.weights import Weights
@@ -45,6 +46,7 @@ def build_model(weights: Weights, plan: PruningPlan, *, form: Form, embeds: bool
     """An ONNX model that drops what the plan says. `embeds`: its outputs are embeddings, not logits."""
     from onnx import TensorProto, helper, numpy_helper
 
+    check_features(weights.specs, BERT_LIKE, who="the ONNX export", instead="run it with the engine")
     check_plan(plan)
     graph = Graph(half=form.half)
     size: list[int | str] = [1 if form.one else "batch", "length"]
@@ -129,9 +131,10 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
     # Of a text that is too long nothing is read outside the tables, whatever the runtime does about it.
     rank = graph.node("Min", rank, graph.one_whole(weights.positions - 1))
     words, positions = packed(ids), packed(rank)
-    place = _position_rows(graph, weights, mask=mask, positions=positions, packed=packed)
     hidden = graph.rows_of(weights.word, words, name="token_ids_must_be_of_the_vocabulary")
-    hidden = graph.node("Add", hidden, graph.rows_of(weights.position, place, name="position"))
+    if weights.position is not None:
+        place = _position_rows(graph, weights, mask=mask, positions=positions, packed=packed)
+        hidden = graph.node("Add", hidden, graph.rows_of(weights.position, place, name="position"))
     if weights.token_type is not None:
         if form.types:
             types = graph.node(
@@ -174,7 +177,7 @@ def _position_rows(graph: Graph, weights: Weights, *, mask: str, positions: str,
     counted = graph.node("And", mask, other)
     rank = graph.node("CumSum", graph.node("Cast", counted, to=7), graph.one_whole(1))
     row = graph.node("Add", rank, graph.one_whole(offset - 1))
-    row = graph.node("Min", row, graph.one_whole(len(weights.position) - 1))
+    row = graph.node("Min", row, graph.one_whole(weights.positions + offset - 1))
     return str(packed(graph.node("Where", counted, row, graph.one_whole(uncounted))))
 
 

@@ -1,13 +1,15 @@
 """The layers as nodes: attention with its scores on live rows, the rest of a layer, and what a layer drops."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
+from thresher.core.layer import Steps, finish
 from thresher.core.plan import PruningPlan
-from thresher.engine.weights import Affine, Layer, Weights
+from thresher.engine.weights import Affine, Layer, Norm, Weights
 from thresher.exporting.graph import Graph
 from thresher.exporting.rows import Live, true_places
 
@@ -66,10 +68,10 @@ class LayerNodes:
         width, name = self.weights.shape.width, f"{self._name(self.alone)}.attention"
         hidden = self._take(rows.hidden, live.first)
         query, rest = _part(layer.qkv, 0, width), _part(layer.qkv, width, 3 * width)
-        scale = _scale(layer, width)
+        scale = 1 / layer.spec.divisor
         asked = graph.affine(hidden, query, name=f"{name}.query", scale=scale, scaled=width)
         lead = (0,) * live.lead
-        asked = graph.node("Reshape", asked, graph.whole(*lead, layer.heads, 1, width // layer.heads))
+        asked = graph.node("Reshape", asked, graph.whole(*lead, layer.spec.heads, 1, width // layer.spec.heads))
         both = live.grid(graph.affine(rows.hidden, rest, name=f"{name}.key_value"))
         key, value = graph.node("Split", both, axis=-1, num_outputs=2, outputs=2)
         key, value = self._by_head(key, layer, live, turned=True), self._by_head(value, layer, live)
@@ -87,7 +89,7 @@ class LayerNodes:
         """Context (batch x n, width) and scores (batch, n) on the grid."""
         graph, live, layer = self.graph, rows.live, self.weights.layers[index]
         width, name = self.weights.shape.width, f"{self._name(index)}.attention"
-        qkv = graph.affine(rows.hidden, layer.qkv, name=f"{name}.qkv", scale=_scale(layer, width), scaled=width)
+        qkv = graph.affine(rows.hidden, layer.qkv, name=f"{name}.qkv", scale=1 / layer.spec.divisor, scaled=width)
         query, key, value = graph.node("Split", live.grid(qkv), axis=-1, num_outputs=3, outputs=3)
         query, value = (self._by_head(part, layer, live) for part in (query, value))
         key = self._by_head(key, layer, live, turned=True)
@@ -98,7 +100,7 @@ class LayerNodes:
 
     def _by_head(self, part: str, layer: Layer, live: Live, *, turned: bool = False) -> str:
         """(batch, n, width) -> (batch, heads, n, head width); `turned`: (batch, heads, head width, n)."""
-        sizes = (0,) * (live.lead + 1) + (layer.heads, self.weights.shape.width // layer.heads)
+        sizes = (0,) * (live.lead + 1) + (layer.spec.heads, self.weights.shape.width // layer.spec.heads)
         parts = self.graph.node("Reshape", part, self.graph.whole(*sizes))
         return str(self.graph.node("Transpose", parts, perm=_perm(live, (1, 2, 0) if turned else (1, 0, 2))))
 
@@ -165,12 +167,25 @@ class LayerNodes:
 
     def _finish(self, index: int, context: str, hidden: str) -> str:
         """Everything after attention: (rows, width) each."""
-        graph, layer, name = self.graph, self.weights.layers[index], self._name(index)
-        attended = graph.affine(context, layer.attention_output, name=f"{name}.attention.output")
-        attended = graph.norm(graph.node("Add", attended, hidden), layer.attention_norm, name=f"{name}.attention_norm")
-        inner = graph.activation(graph.affine(attended, layer.ffn_in, name=f"{name}.ffn_in"), layer.activation)
-        outer = graph.affine(inner, layer.ffn_out, name=f"{name}.ffn_out")
-        return graph.norm(graph.node("Add", outer, attended), layer.output_norm, name=f"{name}.output_norm")
+        layer = self.weights.layers[index]
+        return finish(layer.spec, self._steps(layer, self._name(index)), context, hidden)
+
+    def _steps(self, layer: Layer, name: str) -> Steps[str]:
+        graph = self.graph
+
+        def normed(norm: Norm | None, kind: str) -> Callable[[str], str]:
+            return lambda values: values if norm is None else graph.norm(values, norm, name=f"{name}.{kind}")
+
+        def feed_forward(values: str) -> str:
+            inner = graph.activation(graph.affine(values, layer.ffn_in, name=f"{name}.ffn_in"), layer.spec.activation)
+            return graph.affine(inner, layer.ffn_out, name=f"{name}.ffn_out")
+
+        return Steps(
+            output=lambda context: graph.affine(context, layer.attention_output, name=f"{name}.attention.output"),
+            norms=(normed(layer.attention_norm, "attention_norm"), normed(layer.output_norm, "output_norm")),
+            feed_forward=feed_forward,
+            add=lambda values, residual: str(graph.node("Add", values, residual)),
+        )
 
     def _take(self, values: str, rows: str) -> str:
         return str(self.graph.node("Gather", values, rows, axis=0))
@@ -188,7 +203,3 @@ def _perm(live: Live, order: tuple[int, ...]) -> list[int]:
 
 def _part(affine: Affine, begin: int, end: int) -> Affine:
     return Affine(weight=affine.weight[begin:end], bias=affine.bias[begin:end])
-
-
-def _scale(layer: Layer, width: int) -> float:
-    return 1 / math.sqrt(width // layer.heads)

@@ -1,7 +1,7 @@
 """What thresher needs to know about a model family: where its layers are and what each layer is made of.
 
-All supported families are post-norm encoders with the same layer; they differ in names, in dropout and in how the stock
-encoder calls a layer. A family file states just that, and nothing is computed there. Submodule names are the most
+What a layer computes follows from its `LayerSpec`; families differ in names, in dropout and in how the stock encoder
+calls a layer. A family file states just that, and nothing is computed there. Submodule names are the most
 stable interface of the host library, because saved checkpoints depend on them.
 """
 
@@ -12,25 +12,28 @@ from typing import Any
 from torch import Tensor, nn
 
 from thresher.core.cost import EncoderShape
+from thresher.core.layer import LayerSpec
 
 
 @dataclass(frozen=True)
 class LayerParts:
-    """One encoder layer, taken apart. Linear weights are (out, in)."""
+    """One encoder layer, taken apart: what it is, and its modules. Linear weights are (out, in).
 
-    heads: int
-    query: nn.Linear  # width -> width
-    key: nn.Linear  # width -> width
-    value: nn.Linear  # width -> width
+    `qkv`: queries, keys and values, each width -> width, or all three in one. `ffn_in`: width -> ffn_width; where the
+    feed-forward is gated, what is activated and the gate, or both in one. A norm may be nn.Identity.
+    """
+
+    spec: LayerSpec
+    qkv: tuple[nn.Linear, ...]
     attention_output: nn.Linear  # width -> width
-    attention_norm: nn.LayerNorm
-    ffn_in: nn.Linear  # width -> ffn_width
-    activation: Callable[[Tensor], Tensor]
+    attention_norm: nn.Module
+    ffn_in: tuple[nn.Linear, ...]
     ffn_out: nn.Linear  # ffn_width -> width
-    output_norm: nn.LayerNorm
+    output_norm: nn.Module
     attention_dropout: float
     attention_output_dropout: float
     ffn_dropout: float
+    inner_dropout: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -38,21 +41,31 @@ class EmbeddingParts:
     """How token ids become the first layer's input: a sum of embeddings, a norm, and sometimes a projection.
 
     `position_offset` is the row of the first token's position embedding. Families that number positions by counting the
-    ids that are not padding give that id as `uncounted_id`; it gets the row of its own number.
+    ids that are not padding give that id as `uncounted_id`; it gets the row of its own number. Families without a
+    table of positions say how long a text may be, in `longest`.
     """
 
     word: nn.Embedding
-    position: nn.Embedding
     token_type: nn.Embedding | None
     norm: nn.LayerNorm
-    position_offset: int
-    uncounted_id: int | None
-    projection: nn.Linear | None
+    position: nn.Embedding | None = None
+    position_offset: int = 0
+    uncounted_id: int | None = None
+    projection: nn.Linear | None = None
+    longest: int | None = None
+
+    @property
+    def positions(self) -> int:
+        """The longest text in tokens."""
+        if self.position is None:
+            assert self.longest is not None  # a family has one or the other
+            return self.longest
+        return self.position.num_embeddings - self.position_offset
 
 
 @dataclass(frozen=True)
 class HeadParts:
-    """How the first token's last state becomes logits: a layer, an activation, and the output layer.
+    """How what the head reads becomes logits: a layer, an activation, sometimes a norm, and the output layer.
 
     Of heads that read every token's state there is the output layer alone, under the same name in every family.
     """
@@ -60,6 +73,7 @@ class HeadParts:
     dense: nn.Linear | None  # width -> width
     activation: Callable[[Tensor], Tensor] | None
     output: nn.Linear  # width -> outputs
+    norm: nn.LayerNorm | None = None
 
 
 def token_head(model: Any, means: str) -> HeadParts:
@@ -80,6 +94,7 @@ class Family:
     differs (ALBERT runs one module many times). `position_bias` finds the additive bias (batch, heads, queries, keys)
     among the arguments the stock encoder gives a layer, and `wrap` returns a layer's output as that encoder expects it.
     `distance_bias(base, distances)` computes the same bias as (..., heads) from key position minus query position.
+    `final_norm` finds the norm after the last layer, where there is one.
     """
 
     model_types: tuple[str, ...]
@@ -88,6 +103,7 @@ class Family:
     embeddings: Callable[[nn.Module], EmbeddingParts]
     head: Callable[[nn.Module], HeadParts]
     sequence: Callable[[nn.Module], list[nn.Module]] | None = None
+    final_norm: Callable[[nn.Module], nn.LayerNorm] | None = None
     distance_bias: Callable[[nn.Module, Tensor], Tensor] | None = None
     position_bias: Callable[[tuple[Any, ...], dict[str, Any]], Tensor | None] = no_position_bias
     wrap: Callable[[Tensor], Any] = field(default=lambda output: output)
@@ -100,7 +116,4 @@ class Family:
         return len(self.layer_sequence(base))
 
     def shape(self, base: nn.Module) -> EncoderShape:
-        parts = self.parts(self.layers(base)[0])
-        return EncoderShape(
-            layers=self.layer_passes(base), width=parts.query.in_features, ffn_width=parts.ffn_in.out_features
-        )
+        return EncoderShape.of([self.parts(layer).spec for layer in self.layer_sequence(base)])

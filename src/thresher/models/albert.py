@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+from thresher.core.layer import LayerSpec
 from thresher.models.adapter import EmbeddingParts, Family, HeadParts, LayerParts
 
 
@@ -19,14 +20,16 @@ def _sequence(base: Any) -> list[nn.Module]:
 
 def _parts(layer: Any) -> LayerParts:
     return LayerParts(
-        heads=layer.attention.num_attention_heads,
-        query=layer.attention.query,
-        key=layer.attention.key,
-        value=layer.attention.value,
+        spec=LayerSpec(
+            heads=layer.attention.num_attention_heads,
+            width=layer.ffn.in_features,
+            ffn_width=layer.ffn.out_features,
+            activation=layer.activation,
+        ),
+        qkv=(layer.attention.query, layer.attention.key, layer.attention.value),
         attention_output=layer.attention.dense,
         attention_norm=layer.attention.LayerNorm,
-        ffn_in=layer.ffn,
-        activation=layer.activation,
+        ffn_in=(layer.ffn,),
         ffn_out=layer.ffn_output,
         output_norm=layer.full_layer_layer_norm,
         attention_dropout=layer.attention.attention_dropout.p,
@@ -41,8 +44,6 @@ def _embeddings(base: Any) -> EmbeddingParts:
         position=base.embeddings.position_embeddings,
         token_type=base.embeddings.token_type_embeddings,
         norm=base.embeddings.LayerNorm,
-        position_offset=0,
-        uncounted_id=None,
         projection=base.encoder.embedding_hidden_mapping_in,
     )
 

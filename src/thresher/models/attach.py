@@ -8,6 +8,7 @@ save_pretrained writes the same, but from_pretrained reads the stock model of it
 torch.save of the whole model raises PicklingError: the subclasses are made at run time, and pickle looks for names.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from thresher.config import PruneConfig, trained_length
 from thresher.core.cost import EncoderShape
 from thresher.core.gates import ramp
+from thresher.core.layer import Steps, attention_input, finish, inner_states
+from thresher.core.places import placed
 from thresher.errors import ConfigError, ModelError
 from thresher.models.adapter import Family, LayerParts
 from thresher.models.attention import attention
@@ -97,26 +100,42 @@ def encoder_shape(model: nn.Module) -> EncoderShape:
 
 
 def pruned_layer(parts: LayerParts, hidden: Tensor, *, gates: Gates, bias: Tensor | None, training: bool) -> Tensor:
-    """One post-norm encoder layer whose attention sees live tokens only. hidden: (batch, tokens, width)."""
+    """One encoder layer whose attention sees live tokens only. hidden: (batch, tokens, width)."""
     batch, tokens, _ = hidden.shape
-
-    def by_head(linear: nn.Linear) -> Tensor:
-        projected: Tensor = linear(hidden)
-        return projected.view(batch, tokens, parts.heads, -1).transpose(1, 2)
-
-    dropout = parts.attention_dropout if training else 0.0
-    context, multiplier = attention(
-        by_head(parts.query), by_head(parts.key), by_head(parts.value), gates=gates, bias=bias, dropout=dropout
+    spec, steps = parts.spec, layer_steps(parts, training=training)
+    query, key, value = (
+        part.view(batch, tokens, spec.heads, -1).transpose(1, 2)
+        for part in _outputs(parts.qkv, attention_input(spec, steps, hidden), parts=3)
     )
+    places, dropout = gates.places(), parts.attention_dropout if training else 0.0
+    query, key = placed(spec, query, key, places, places)
+    context, multiplier = attention(spec, query, key, value, gates=gates, bias=bias, dropout=dropout)
     context, left = context.transpose(1, 2).reshape(batch, tokens, -1), gates.leave()
     if left is not None:
         context, hidden = taken(context, left), taken(hidden, left)
-    context = parts.attention_output(context)
-    attended = parts.attention_norm(F.dropout(context, parts.attention_output_dropout, training) + hidden)
-    inner = parts.ffn_out(parts.activation(parts.ffn_in(attended)))
-    output: Tensor = parts.output_norm(F.dropout(inner, parts.ffn_dropout, training) + attended)
-    output = gates.handed_on(hidden, output)
+    output = gates.handed_on(hidden, finish(spec, steps, context, hidden))
     return output if multiplier is None else output * multiplier.unsqueeze(-1).to(output.dtype)
+
+
+def layer_steps(parts: LayerParts, *, training: bool) -> Steps[Tensor]:
+    """A layer's own modules, with its dropout."""
+
+    def feed_forward(values: Tensor) -> Tensor:
+        inner = inner_states(parts.spec, *_outputs(parts.ffn_in, values, parts=parts.spec.halves))
+        narrowed = parts.ffn_out(F.dropout(inner, parts.inner_dropout, training))
+        return F.dropout(narrowed, parts.ffn_dropout, training)
+
+    return Steps(
+        output=lambda context: F.dropout(parts.attention_output(context), parts.attention_output_dropout, training),
+        norms=(parts.attention_norm, parts.output_norm),
+        feed_forward=feed_forward,
+        add=torch.add,
+    )
+
+
+def _outputs(linears: tuple[nn.Linear, ...], values: Tensor, *, parts: int) -> Sequence[Tensor]:
+    """Of so many modules, or the parts of what one gives for all."""
+    return linears[0](values).chunk(parts, dim=-1) if len(linears) == 1 else [linear(values) for linear in linears]
 
 
 class PrunedLayer(nn.Module):

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from thresher.core.layer import LayerSpec
 from thresher.models.adapter import EmbeddingParts, Family, HeadParts, LayerParts
 
 
@@ -15,14 +16,16 @@ def _layers(base: Any) -> list[nn.Module]:
 def _parts(layer: Any) -> LayerParts:
     attention = layer.attention
     return LayerParts(
-        heads=attention.self.num_attention_heads,
-        query=attention.self.query,
-        key=attention.self.key,
-        value=attention.self.value,
+        spec=LayerSpec(
+            heads=attention.self.num_attention_heads,
+            width=layer.intermediate.dense.in_features,
+            ffn_width=layer.intermediate.dense.out_features,
+            activation=layer.intermediate.intermediate_act_fn,
+        ),
+        qkv=(attention.self.query, attention.self.key, attention.self.value),
         attention_output=attention.output.dense,
         attention_norm=attention.output.LayerNorm,
-        ffn_in=layer.intermediate.dense,
-        activation=layer.intermediate.intermediate_act_fn,
+        ffn_in=(layer.intermediate.dense,),
         ffn_out=layer.output.dense,
         output_norm=layer.output.LayerNorm,
         attention_dropout=attention.self.dropout.p,

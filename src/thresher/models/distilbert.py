@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from thresher.core.layer import LayerSpec
 from thresher.models.adapter import EmbeddingParts, Family, HeadParts, LayerParts
 
 
@@ -14,14 +15,16 @@ def _layers(base: Any) -> list[nn.Module]:
 
 def _parts(layer: Any) -> LayerParts:
     return LayerParts(
-        heads=layer.attention.n_heads,
-        query=layer.attention.q_lin,
-        key=layer.attention.k_lin,
-        value=layer.attention.v_lin,
+        spec=LayerSpec(
+            heads=layer.attention.n_heads,
+            width=layer.ffn.lin1.in_features,
+            ffn_width=layer.ffn.lin1.out_features,
+            activation=layer.ffn.activation,
+        ),
+        qkv=(layer.attention.q_lin, layer.attention.k_lin, layer.attention.v_lin),
         attention_output=layer.attention.out_lin,
         attention_norm=layer.sa_layer_norm,
-        ffn_in=layer.ffn.lin1,
-        activation=layer.ffn.activation,
+        ffn_in=(layer.ffn.lin1,),
         ffn_out=layer.ffn.lin2,
         output_norm=layer.output_layer_norm,
         attention_dropout=layer.attention.dropout.p,
@@ -36,9 +39,6 @@ def _embeddings(base: Any) -> EmbeddingParts:
         position=base.embeddings.position_embeddings,
         token_type=None,
         norm=base.embeddings.LayerNorm,
-        position_offset=0,
-        uncounted_id=None,
-        projection=None,
     )
 
 

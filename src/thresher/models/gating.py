@@ -175,9 +175,16 @@ class Gates(nn.Module):
         """The forward pass is over; its trace stays readable."""
         self.running = False
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Attention over what is still alive. logits: (batch, heads, queries, keys)."""
-        return attention_probabilities(logits, self.seen())
+    def places(self) -> Tensor:
+        """The original positions of what the layer's tensors hold: (batch, slots), or (1, tokens) for all texts."""
+        trace = self._running()
+        if trace.slots is not None:
+            return trace.slots.places
+        return torch.arange(trace.protected.shape[1], device=trace.protected.device)[None]
+
+    def probabilities(self, logits: Tensor, inside: Tensor | None = None) -> Tensor:
+        """Attention over what is still alive. logits: (batch, heads, queries, keys); inside: of windows, or None."""
+        return attention_probabilities(logits, self.seen(), inside)
 
     def bias(self, whole: Tensor) -> Tensor:
         """The layer's part of a bias (batch, heads, tokens, tokens) by original positions."""

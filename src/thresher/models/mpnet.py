@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from thresher.core.layer import LayerSpec
 from thresher.models.adapter import EmbeddingParts, Family, HeadParts, LayerParts
 
 
@@ -18,14 +19,17 @@ def _layers(base: Any) -> list[nn.Module]:
 def _parts(layer: Any) -> LayerParts:
     attention = layer.attention
     return LayerParts(
-        heads=attention.attn.num_attention_heads,
-        query=attention.attn.q,
-        key=attention.attn.k,
-        value=attention.attn.v,
+        spec=LayerSpec(
+            heads=attention.attn.num_attention_heads,
+            width=layer.intermediate.dense.in_features,
+            ffn_width=layer.intermediate.dense.out_features,
+            activation=layer.intermediate.intermediate_act_fn,
+            positions="distance",
+        ),
+        qkv=(attention.attn.q, attention.attn.k, attention.attn.v),
         attention_output=attention.attn.o,
         attention_norm=attention.LayerNorm,
-        ffn_in=layer.intermediate.dense,
-        activation=layer.intermediate.intermediate_act_fn,
+        ffn_in=(layer.intermediate.dense,),
         ffn_out=layer.output.dense,
         output_norm=layer.output.LayerNorm,
         attention_dropout=attention.attn.dropout.p,
@@ -61,7 +65,6 @@ def _embeddings(base: Any) -> EmbeddingParts:
         norm=base.embeddings.LayerNorm,
         position_offset=base.embeddings.padding_idx + 1,
         uncounted_id=base.embeddings.padding_idx,
-        projection=None,
     )
 
 

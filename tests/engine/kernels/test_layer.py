@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.engine.kernels.cases import DEVICES, SCORES, SPARE, numbers, starts
+from thresher.core.layer import LayerSpec
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.reference import Reference
 from thresher.engine.kernels.attention import attention
@@ -31,12 +32,11 @@ def layer() -> Layer:
         return Norm(weight, bias, 1e-12)
 
     return Layer(
-        heads=HEADS,
+        spec=LayerSpec(heads=HEADS, width=WIDTH, ffn_width=INNER, activation=F.gelu),
         qkv=affine(3 * WIDTH, WIDTH, 10),
         attention_output=affine(WIDTH, WIDTH, 20),
         attention_norm=norm(30),
         ffn_in=affine(INNER, WIDTH, 40),
-        activation=F.gelu,
         ffn_out=affine(WIDTH, INNER, 50),
         output_norm=norm(60),
     )

@@ -38,7 +38,10 @@ class Backend(Protocol):
         """Of first tokens that are alone, in later layers: each takes its own value. (rows, width)."""
 
     def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
-        """Output projection, residual and norm, FFN, residual and norm. All (rows, width)."""
+        """The rest of the layer, in the order of its description. All (rows, width)."""
+
+    def final(self, states: Tensor) -> Tensor:
+        """The norm after the last layer, where there is one. (rows, width)."""
 
     def head(self, hidden: Tensor) -> Tensor:
         """What the head reads (batch, width) to its outputs (batch, outputs), in float32 or better."""

@@ -12,12 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from thresher.core.layer import BERT_LIKE, LayerSpec, Steps, check_features, finish
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends import attention
 from thresher.engine.backends.attention import LOG2_E, Bias, Tiles, attend_at_once, laid_out
 from thresher.engine.backends.feedforward import FeedForward, StaticFeedForward
 from thresher.engine.backends.linear import LINEARS, StaticInt8, check_int8
 from thresher.engine.inputs import Tables
+from thresher.engine.plain import embedded, normed
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.engine.weights import Affine, Layer, LayerScales, Norm, Weights, converted
 from thresher.errors import ModelError
@@ -26,6 +28,7 @@ from thresher.hardware import native_bf16_on_cpu
 LONG = 64  # tokens from which on attention is in tiles: products of single heads are faster in bf16 then
 ROWS = 2048  # from attention to the layer's end at a time, so that what is computed on the way stays in the cache
 SMALLEST = torch.finfo(torch.float32).tiny  # a run's mean score may be zero, where all its values are
+SUPPORTED = BERT_LIKE
 
 Product = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out)
 
@@ -37,12 +40,9 @@ class CpuLayer:
     `qkv` gives queries, keys and values; keys and values where only first tokens ask; values where these are alone.
     """
 
-    heads: int
+    spec: LayerSpec
     qkv: Product
-    attention_output: Product
-    attention_norm: Norm
-    feed_forward: Product
-    output_norm: Norm
+    steps: Steps[Tensor]
 
 
 class Cpu:
@@ -58,6 +58,7 @@ class Cpu:
         self, weights: Weights, plan: PruningPlan, *, dtype: str = "fp32", scales: Sequence[LayerScales] = ()
     ) -> None:
         """`scales`, one per layer, are what int8-static needs."""
+        check_features(weights.specs, SUPPORTED, who="the cpu backend", instead="use backend = 'reference'")
         self.plan, self.shape, self.tables = plan, weights.shape, Tables.of(weights)
         self.dtype, self.scales = dtype, scales
         # int8 products take and give float32; only bf16 keeps its activations in half precision.
@@ -92,17 +93,11 @@ class Cpu:
         return first_query, layers
 
     def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:
-        weights = self.weights
-        total = F.embedding(input_ids.values, weights.word) + weights.position[weights.position_rows(input_ids)]
-        if weights.token_type is not None:
-            total += weights.token_type[0] if token_types is None else weights.token_type[token_types]
-        hidden = _normed(total, weights.embedding_norm)
-        if weights.projection is not None:
-            hidden = F.linear(hidden, weights.projection.weight, weights.projection.bias)
-        return hidden.to(self.activation_dtype)
+        rows = self.weights.position_rows(input_ids)
+        return embedded(self.weights, input_ids.values, rows, token_types).to(self.activation_dtype)
 
     def attend(self, index: int, hidden: Tensor, runs: Ragged, *, scored: bool) -> tuple[Tensor, Tensor | None]:
-        heads, tiles = self.layers[index].heads, Tiles()
+        heads, tiles = self.layers[index].spec.heads, Tiles()
         qkv = self.layers[index].qkv(hidden)
         context = torch.empty(hidden.shape, dtype=self.activation_dtype)
         context[len(runs.positions) :] = 0  # idle rows
@@ -126,7 +121,7 @@ class Cpu:
         return context, None if scores is None else self._relative(scores, runs, heads)
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
-        heads = self.layers[index].heads
+        heads = self.layers[index].spec.heads
         first = F.pad(runs.first, (0, idle_rows(len(runs.first), self.row_step)))
         assert self.first_query is not None  # the plan has a layer for first tokens only
         queries = self.first_query(hidden.index_select(0, first))
@@ -152,8 +147,10 @@ class Cpu:
         if len(hidden) > ROWS:
             parts = zip(torch.split(context, ROWS), torch.split(hidden, ROWS), strict=True)
             return torch.cat([self.finish(index, mixed, states) for mixed, states in parts])
-        attended = _normed(layer.attention_output(context).add_(hidden), layer.attention_norm)
-        return _normed(layer.feed_forward(attended).add_(attended), layer.output_norm)
+        return finish(layer.spec, layer.steps, context, hidden)
+
+    def final(self, states: Tensor) -> Tensor:
+        return normed(states, self.weights.final_norm)
 
     def head(self, states: Tensor) -> Tensor:
         """In fp32: one row per text, so its speed does not matter and its precision does."""
@@ -180,21 +177,21 @@ class Cpu:
         return received.div_(mean.clamp_(min=SMALLEST)[owner])
 
     def _convert(self, layer: Layer, index: int, qkv: Product) -> CpuLayer:
-        def norm(given: Norm) -> Norm:
-            return Norm(given.weight.to(self.activation_dtype), given.bias.to(self.activation_dtype), given.epsilon)
+        def norm(given: Norm | None) -> Product:
+            own = None if given is None else given.to(self.activation_dtype)
+            return lambda values: normed(values, own)
 
-        return CpuLayer(
-            heads=layer.heads,
-            qkv=qkv,
-            attention_output=self._linear(layer.attention_output, index, "attention_output"),
-            attention_norm=norm(layer.attention_norm),
+        steps = Steps(
+            output=self._linear(layer.attention_output, index, "attention_output"),
+            norms=(norm(layer.attention_norm), norm(layer.output_norm)),
             feed_forward=self._feed_forward(layer, index),
-            output_norm=norm(layer.output_norm),
+            add=lambda values, residual: values.add_(residual),
         )
+        return CpuLayer(layer.spec, qkv, steps)
 
     def _projection(self, layer: Layer, index: int, outputs: slice) -> Product:
         """The part of queries, keys and values that is asked for."""
-        whole = _scaled_queries(layer.qkv, layer.heads)
+        whole = _scaled_queries(layer.qkv, layer.spec)
         part = Affine(whole.weight[outputs].clone(), whole.bias[outputs].clone())  # a view would keep all of it
         return self._linear(part, index, "qkv")
 
@@ -207,7 +204,7 @@ class Cpu:
         if self.dtype == "int8-static":
             return StaticFeedForward(layer, self.scales[index])
         kind = LINEARS[self.dtype]
-        return FeedForward(kind(layer.ffn_in), layer.activation, kind(layer.ffn_out))
+        return FeedForward(layer.spec, kind(layer.ffn_in), kind(layer.ffn_out))
 
 
 def groups_of_equal_length(
@@ -231,18 +228,13 @@ def _views(packed: Tensor, parts: int, count: int, heads: int) -> Tensor:
 
 def check_scales(scales: Sequence[LayerScales], weights: Weights) -> None:
     """Scales of another model must not get as far as a product."""
-    expected = [len(layer.attention_norm.weight) for layer in weights.layers]
+    expected = [spec.width for spec in weights.specs]
     if [len(layer.qkv) for layer in scales] != expected:
         raise ModelError(f"int8 scales are not those of this model ({len(expected)} layers); quantize the run again")
 
 
-def _scaled_queries(qkv: Affine, heads: int) -> Affine:
-    """Attention divides by the root of the head width and takes powers of two; the queries' weights do both once."""
-    width = len(qkv.bias) // 3
-    factor = torch.ones(3 * width)
-    factor[:width] = LOG2_E * (width // heads) ** -0.5
+def _scaled_queries(qkv: Affine, spec: LayerSpec) -> Affine:
+    """Attention divides logits and takes powers of two; the queries' weights do both once."""
+    factor = torch.ones(3 * spec.width)
+    factor[: spec.width] = LOG2_E / spec.divisor
     return Affine(weight=qkv.weight * factor[:, None], bias=qkv.bias * factor)
-
-
-def _normed(values: Tensor, norm: Norm) -> Tensor:
-    return F.layer_norm(values, values.shape[-1:], norm.weight, norm.bias, norm.epsilon)

@@ -1,11 +1,11 @@
 """The two products between which a layer widens its states, with the activation inside."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from thresher.core.layer import LayerSpec, inner_states
 from thresher.engine.backends.linear import ZERO, Int8Matrix, Linear, StaticInt8, shifted
 from thresher.engine.weights import Layer, LayerScales, activation_name
 
@@ -14,12 +14,12 @@ from thresher.engine.weights import Layer, LayerScales, activation_name
 class FeedForward:
     """In any arithmetic: (rows, width) -> (rows, width)."""
 
+    spec: LayerSpec
     widen: Linear
-    activation: Callable[[Tensor], Tensor]
     narrow: Linear
 
     def __call__(self, values: Tensor) -> Tensor:
-        return self.narrow(self.activation(self.widen(values)))
+        return self.narrow(inner_states(self.spec, *self.widen(values).chunk(self.spec.halves, dim=-1)))
 
 
 class StaticFeedForward:
@@ -27,8 +27,8 @@ class StaticFeedForward:
 
     def __init__(self, layer: Layer, scales: LayerScales) -> None:
         self.widen = StaticInt8(layer.ffn_in, scales.ffn_in)
-        self.activation = layer.activation
-        self.fused = activation_name(layer.activation) == "gelu"
+        self.spec = layer.spec
+        self.fused = is_plain_gelu(layer.spec)
         self.scale, self.zero = float(scales.ffn_out), gelu_zero(float(scales.ffn_out)) if self.fused else ZERO
         self.narrow, self.bias = Int8Matrix(layer.ffn_out), layer.ffn_out.bias.float()
 
@@ -39,8 +39,14 @@ class StaticFeedForward:
                 widen.quantized(values), 1.0, widen.bias, out_scale=self.scale, out_zero=self.zero
             )
         else:
-            inner = shifted((self.activation(widen(values)) / self.scale).clamp_(-127, 127))
+            states = inner_states(self.spec, *widen(values).chunk(self.spec.halves, dim=-1))
+            inner = shifted((states / self.scale).clamp_(-127, 127))
         return self.narrow.product(inner, self.scale, self.bias, zero=self.zero)
+
+
+def is_plain_gelu(spec: LayerSpec) -> bool:
+    """Whether GELU alone makes the widened states: then they are never below -0.17."""
+    return not spec.gated and activation_name(spec.activation) == "gelu"
 
 
 def gelu_zero(scale: float) -> int:

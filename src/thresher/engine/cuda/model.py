@@ -64,25 +64,27 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
             )
         return Affine(tensor(given.weight), tensor(given.bias))
 
-    def norm(given: Norm) -> Norm:
-        return Norm(tensor(given.weight, torch.float32), tensor(given.bias, torch.float32), given.epsilon)
+    def norm(given: Norm | None) -> Norm:
+        assert given is not None  # of post-norm layers, which the executor asks for
+        return given.to(torch.float32, device)
 
     def layer(given: Layer) -> GpuLayer:
-        activation = activation_name(given.activation)
+        activation = activation_name(given.spec.activation)
         return GpuLayer(
-            heads=given.heads,
+            heads=given.spec.heads,
             qkv=affine(given.qkv),
             attention_output=affine(given.attention_output),
             attention_norm=norm(given.attention_norm),
             ffn_in=affine(given.ffn_in),
             activation=activation,
-            other=given.activation if activation == "none" else None,
+            other=given.spec.activation if activation == "none" else None,
             ffn_out=affine(given.ffn_out),
             output_norm=norm(given.output_norm),
         )
 
     made = {id(each): layer(each) for each in {id(each): each for each in weights.layers}.values()}
     bias, head = weights.distance_bias, weights.head
+    assert weights.position is not None  # absolute positions, which the executor asks for
     return GpuModel(
         word=tensor(weights.word),
         position=tensor(weights.position),
