@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from thresher.jobs.demo import DemoResult
 
+SHOWN = 3  # sentences
+
 
 def demo(
     out: Annotated[Path, typer.Option("--out", help="folder to write")] = Path("runs/demo"),
@@ -40,6 +42,7 @@ def _show(screen: "Console", result: "DemoResult") -> None:
 
     from thresher.cli.explain import print_explanation, print_legend
     from thresher.cli.output import layers_table, percent, quality_table
+    from thresher.jobs.demo import SENTENCES
 
     outcome, summary = result.outcome, result.summary
     quality = outcome.to_dict()["quality"]["test"]
@@ -47,9 +50,9 @@ def _show(screen: "Console", result: "DemoResult") -> None:
     for text in outcome.remarks:
         screen.print(text, markup=False)
     screen.print(layers_table(quality["pruned"]))
-    screen.print(f"sentences that the pruned model gets right (the first of {result.tried} that it was given):")
+    screen.print(f"of {len(SENTENCES)} other sentences the pruned model gets {len(result.right)} right, such as:")
     print_legend(screen, len(summary["kept_per_layer"]))
-    for one in result.right:
+    for one in result.right[:SHOWN]:
         print_explanation(screen, *one)
     speed = summary["texts_per_s"]
     screen.print(

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 SUMMARY = "summary.json"  # also the mark of a folder that a demo wrote
 REPORT = "report.html"
-SHOWN = 3  # sentences: the first ones of these that the pruned model gets right
 SENTENCES = (
     ("a gripping , beautifully acted film that earns every one of its tears .", "positive"),
     ("two hours of my life that i will never get back .", "negative"),
@@ -34,12 +33,11 @@ BENCH_SECONDS = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """A finished demo: its run, the sentences that the pruned model got right, each explained by it and by the dense
-    model, how many of them there were, the engines' race on this machine, and the page on all of it."""
+    """A finished demo: its run, the SENTENCES that the pruned model got right, each explained by it and by the dense
+    model, the engines' race on this machine, and the page on all of it."""
 
     outcome: "PruneResult"
     right: "list[tuple[Explanation, Explanation]]"
-    tried: int
     speed: "BenchResult"
     report: Path
     summary: dict[str, Any] = field(repr=False)
@@ -71,17 +69,16 @@ def run_demo(out: Path, *, seed: int, progress: "Silent", note: Note) -> DemoRes
         speed, report = _raced_and_reported(out, progress)
         summary = {**summary, "texts_per_s": _texts_per_s(speed)}
         write_json(out / SUMMARY, summary)
-    shown = right[:SHOWN]
-    return DemoResult(outcome=outcome, right=shown, tried=len(SENTENCES), speed=speed, report=report, summary=summary)
+    return DemoResult(outcome=outcome, right=right, speed=speed, report=report, summary=summary)
 
 
 def demo_settings(seed: int) -> TrainConfig:
     """A few minutes on two cores: few steps, and so a higher learning rate than the default."""
     return TrainConfig(
         target_flops=0.53,
-        finetune_epochs=1.5,
-        soft_epochs=0.4,
-        hard_epochs=2.4,
+        finetune_epochs=1.0,
+        soft_epochs=0.3,
+        hard_epochs=0.7,
         lr=1e-4,
         evals_per_stage=1,
         max_length=64,
