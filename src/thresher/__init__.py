@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from thresher.jobs.export import ExportRequest, export
     from thresher.jobs.prune import PruneRequest, prune
     from thresher.jobs.quantize import QuantizeRequest, quantize
+    from thresher.jobs.report import ReportRequest, write_report
     from thresher.jobs.score import ScoreRequest, score_files
     from thresher.jobs.search import SearchRequest, search
     from thresher.models.attach import gates_of, prune_, unprune_
@@ -38,6 +39,7 @@ __all__ = [
     "PruneConfig",
     "PruneRequest",
     "QuantizeRequest",
+    "ReportRequest",
     "ScoreRequest",
     "SearchRequest",
     "ThresherError",
@@ -63,6 +65,7 @@ __all__ = [
     "search",
     "unaccelerate_",
     "unprune_",
+    "write_report",
 ]
 
 _HOME = {
@@ -84,6 +87,8 @@ _HOME = {
     "calibrate": "thresher.jobs.calibrate",
     "QuantizeRequest": "thresher.jobs.quantize",
     "quantize": "thresher.jobs.quantize",
+    "ReportRequest": "thresher.jobs.report",
+    "write_report": "thresher.jobs.report",
     "EvaluateRequest": "thresher.jobs.evaluate",
     "evaluate_run": "thresher.jobs.evaluate",
     "ScoreRequest": "thresher.jobs.score",

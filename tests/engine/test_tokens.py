@@ -1,15 +1,21 @@
 """Heads that read every token: each has outputs in its own place, from the state with which it was dropped."""
 
 import math
+import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.engine.makers import cpu, engine_with, reference
-from tests.engine.test_engine import SCORES, sequences
-from tests.models.families import (
+# Read when the kernels are defined, so this must come before any import of them.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from tests.engine.makers import cpu, engine_with, reference  # noqa: E402
+from tests.engine.test_engine import SCORES, sequences  # noqa: E402
+from tests.models.families import (  # noqa: E402
     FAMILIES,
     LABELS,
     LAYERS,
@@ -24,16 +30,19 @@ from tests.models.families import (
     tiny_config,
     tiny_model,
 )
-from tests.models.sentences import WORDS
-from tests.models.twin import physically_dropped
-from tests.words import word_tokenizer
-from thresher.config import PruneConfig
-from thresher.core.heads import Head
-from thresher.errors import ConfigError, ModelError
-from thresher.models.attach import gates_of, prune_
-from thresher.models.checkpoint import has_head, load, load_dense, save
-from thresher.models.heads import auto_class, head_of, outputs_in, set_head_
+from tests.models.sentences import WORDS  # noqa: E402
+from tests.models.twin import physically_dropped  # noqa: E402
+from tests.words import word_tokenizer  # noqa: E402
+from thresher.config import PruneConfig  # noqa: E402
+from thresher.core.heads import Head  # noqa: E402
+from thresher.engine.weights import read_weights  # noqa: E402
+from thresher.errors import ConfigError, ModelError  # noqa: E402
+from thresher.models.attach import gates_of, prune_  # noqa: E402
+from thresher.models.checkpoint import has_head, load, load_dense, save  # noqa: E402
+from thresher.models.heads import auto_class, head_of, outputs_in, set_head_  # noqa: E402
+from thresher.models.plan import plan_of  # noqa: E402
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OUTPUTS = {"span": 2, "tags": LABELS}
 KINDS = [(name, means) for name in FAMILIES for means in OUTPUTS if means == "tags" or name not in WITHOUT_SPANS]
 
@@ -182,3 +191,29 @@ def test_spans_are_two_outputs() -> None:
     tags = tiny_model("bert", means="tags")
     with pytest.raises(ModelError, match="gives no span that reads tokens; its outputs are tags"):
         set_head_(tags, Head(reads="tokens", means="span"))
+
+
+@pytest.mark.parametrize("mode", ["sync", "graph"])
+@pytest.mark.parametrize(("name", "means"), [("bert", "span"), ("mpnet", "tags")])
+def test_the_kernels_agree_with_the_reference(name: str, means: str, mode: str) -> None:
+    if find_spec("triton") is None:
+        pytest.skip("needs Triton, which is not installed: pip install triton")
+    from thresher.engine.cuda.executor import CudaExecutor
+
+    model = pruned(name, means, score="value")
+    ids = sequences(ragged(model, (11, 1, 33, 3)))
+    expected = engine_with(model, reference()).compute(ids)
+    executor = CudaExecutor(read_weights(model), plan_of(model), dtype="fp32", mode=mode, device=DEVICE)
+    for _ in range(2):  # a graph, and its replay
+        found = executor.compute(ids)
+        assert found.kept.tolist() == expected.kept.tolist() and found.outputs.shape == (48, OUTPUTS[means])
+        torch.testing.assert_close(found.outputs, expected.outputs.float(), atol=2e-4, rtol=2e-4)
+    assert int(found.kept[:, -1].sum()) < 48 / 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["sync", "graph"])
+@pytest.mark.parametrize("means", OUTPUTS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_on_the_gpu(name: str, means: str, mode: str) -> None:
+    test_the_kernels_agree_with_the_reference(name, means, mode)

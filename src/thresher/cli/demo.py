@@ -92,8 +92,8 @@ def demo(
 
 def _explain_sentences(outcome: "PruneResult", job: "Job", screen: "Console") -> None:
     """Print what becomes of three sentences, and draw it."""
-    from thresher.cli.explain import picture, print_explanation, print_legend, unpruned
-    from thresher.evaluation.explain import explain
+    from thresher.cli.explain import picture, print_explanation, print_legend
+    from thresher.evaluation.explain import explain, unpruned
     from thresher.records import write_text
 
     dense, length = unpruned(job.out / "dense"), job.train.max_length

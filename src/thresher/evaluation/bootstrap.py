@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from thresher.evaluation.quality import encoded_rows
+from thresher.evaluation.quality import chosen_threshold, encoded_rows
 from thresher.models.predict import predict
 from thresher.tasks.bootstrap import Drop, paired_drop
 from thresher.tasks.encode import padded_batches
@@ -19,7 +19,16 @@ def held_out_drop(
     batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
     own = {name: value.clone() for name, value in model.state_dict().items()}
     pruned = predict(model, batches, pruned=True).logits.numpy()
+    threshold = chosen_threshold(model, tokenizer, task, max_length=max_length)
     model.load_state_dict({**own, **dense})
     whole = predict(model, batches, pruned=False).logits.numpy()
+    dense_threshold = chosen_threshold(model, tokenizer, task, max_length=max_length, pruned=False)
     model.load_state_dict(own)
-    return paired_drop(task.spec, whole, pruned, task.spec.truth(task.test[split], dense=whole))
+    truth = task.spec.truth(task.test[split], dense=whole, data=data)
+    return paired_drop(
+        task.spec,
+        whole,
+        pruned,
+        truth.with_threshold(dense_threshold),
+        pruned_labels=truth.with_threshold(threshold),
+    )

@@ -3,19 +3,22 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from thresher.config import PruneConfig
 from thresher.core.cost import relative_flops
 from thresher.core.heads import Head
 from thresher.engine.predictions import answers
 from thresher.errors import DataError
 from thresher.evaluation.quality import encoded_inputs
-from thresher.models.attach import encoder_shape, length_in_training
-from thresher.models.heads import head_of
+from thresher.models.attach import encoder_shape, gates_of, length_in_training, prune_
+from thresher.models.checkpoint import load_dense
+from thresher.models.heads import head_of, set_head_
 from thresher.models.predict import evaluating
 from thresher.tasks.encode import collate
 from thresher.tasks.metrics import cosines
@@ -57,6 +60,30 @@ class Explanation:
     def cosine_to(self, other: "Explanation") -> float:
         """How near the embeddings of two models are."""
         return _cosine(self.embedding or (), other.embedding or ())
+
+    def decision(self, dense: "Explanation | None" = None) -> str:
+        """What the model decides, for people. An embedding decides nothing: it is as near as this to the dense model's,
+        or without one to its own with nothing dropped."""
+        if self.value is not None:
+            return f"value {self.value:.3f}"
+        if self.score is not None:
+            return f"score {self.score:.3f}"
+        if self.labels is not None:
+            return ", ".join(f"{name} ({100 * value:.1f}%)" for name, value in self.labels.items()) or "no label"
+        if self.embedding is not None:
+            return f"cosine {self.cosine if dense is None else self.cosine_to(dense):.4f}"
+        return f"{self.label} ({100 * (self.probability or 0):.1f}%)"
+
+
+def unpruned(folder: Path, head: Head | None = None) -> tuple[Any, Any]:
+    """A dense model, with gates that keep everything, and its tokenizer. `head`: what a run says of its outputs."""
+    model, tokenizer = load_dense(folder, whole=True)
+    if head is not None and head.means != "embedding":
+        set_head_(model, head)
+    prune_(model, PruneConfig(collapse_last=False))
+    gates = gates_of(model)
+    gates.set_thresholds([0.0] * len(gates.thresholds))
+    return model, tokenizer
 
 
 @torch.inference_mode()

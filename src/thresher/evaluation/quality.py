@@ -1,7 +1,7 @@
 """Quality, relative FLOPs and kept tokens of a model on held-out rows, overall and by length quartile."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,11 @@ from thresher.models.defaults import longest_read, prompt_of
 from thresher.models.heads import head_of
 from thresher.models.pairs import other_kind
 from thresher.models.predict import Predictions, predict
-from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
-from thresher.tasks.task import Example, Task, model_inputs, truncation_of
+from thresher.tasks.bootstrap import judged
+from thresher.tasks.encode import EncodedSet, padded_batches, usable_positions
+from thresher.tasks.encode_tokens import encode_for
+from thresher.tasks.of_tokens import score_of_parts
+from thresher.tasks.task import Example, Task, labelled, model_inputs, truncation_of
 from thresher.tasks.truth import Truth
 
 
@@ -31,6 +34,11 @@ class Quartile:
     rows: int
     score: float
     relative_flops: float | None
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "Quartile":
+        ends = {name: int(saved[name]) for name in ("shortest", "longest", "rows")}
+        return cls(**ends, score=float(saved["score"]), relative_flops=_share(saved["relative_flops"]))
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,30 @@ class Quality:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, saved: Any) -> "Quality":
+        """What `to_dict` wrote; KeyError, TypeError or ValueError for anything else."""
+        if not isinstance(saved, dict):
+            raise TypeError(f"{type(saved).__name__} in place of a table")
+        kept = saved.get("kept_per_layer")
+        return cls(
+            split=str(saved.get("split", "")),
+            rows=int(saved["rows"]),
+            truncated=int(saved.get("truncated", 0)),
+            mean_length=float(saved["mean_length"]),
+            metrics={str(name): float(value) for name, value in dict(saved["metrics"]).items()},
+            gflops_dense=float(saved["gflops_dense"]),
+            gflops=float(saved["gflops"]),
+            relative_flops=_share(saved.get("relative_flops")),
+            engine_relative_flops=_share(saved.get("engine_relative_flops")),
+            kept_per_layer=None if kept is None else [float(count) for count in kept],
+            quartiles=[Quartile.from_dict(part) for part in saved.get("quartiles", [])],
+        )
+
+
+def _share(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def check_outputs(model: Any, task: Task, *, name: object, manifest: Mapping[str, Any] | None = None) -> None:
@@ -99,6 +131,7 @@ def evaluate(
     pruned: bool = True,
     on_batch: Callable[[int, int], None] | None = None,
     dense: NDArray[Any] | None = None,
+    null_threshold: float | None = None,
 ) -> Quality:
     """Hard evaluation of a model with gates on a test split (the first one by default).
 
@@ -106,7 +139,8 @@ def evaluate(
     rerankers and embedders never later than where their folder says.
     `pruned=False` runs the same weights dense. `on_batch(done, total)` is told about progress.
     Rows without labels are judged by agreement with `dense`, the dense model's outputs (`outputs_of`); not given, and
-    with `pruned=False`, a model agrees with itself.
+    with `pruned=False`, a model agrees with itself. An answer is withheld where none scores higher by more than
+    `null_threshold` (see `chosen_threshold`); not given, by what suits these very rows best.
     """
     if max_length is None:
         max_length = length_in_training(model)
@@ -121,7 +155,7 @@ def evaluate(
     batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
     found = predict(model, batches, pruned=pruned, on_batch=on_batch)
     reference = found.logits.numpy() if dense is None and not pruned else dense
-    truth = task.spec.truth(examples, dense=reference)
+    truth = task.spec.truth(examples, dense=reference, data=data).with_threshold(null_threshold)
     shape = encoder_shape(model)
     gates, whole = gates_of(model), dense_macs(shape, found.lengths)
     alone = shape.layers if gates.restores else min(gates.first_alone(), shape.layers - 1)
@@ -150,13 +184,25 @@ def encoded_rows(
     positions, cut = usable_positions(model.config), task.spec.truncation
     rows = task.spec.inputs(examples, prompt=prompt_of(model))
     length = longest_read(model, tokenizer, max_length)
-    return encode(tokenizer, rows, max_length=length, positions=positions, truncation=cut)
+    return encode_for(task.spec.means, tokenizer, rows, max_length=length, positions=positions, truncation=cut)
+
+
+def chosen_threshold(
+    model: Any, tokenizer: Any, task: Task, *, max_length: int | None = None, pruned: bool = True
+) -> float | None:
+    """The null threshold that suits a model best on the task's selection rows; None where nothing is ever withheld."""
+    if task.spec.means != "span" or not labelled(task.selection, name=task.spec.name):
+        return None
+    rows = replace(task, test={"selection": task.selection})
+    found = evaluate(model, tokenizer, rows, split="selection", max_length=max_length, pruned=pruned)
+    return found.metrics["null_threshold"]
 
 
 def encoded_inputs(model: Any, tokenizer: Any, examples: Sequence[Example], *, max_length: int | None) -> EncodedSet:
     """What the model reads of rows, by what its own head means: like `encoded_rows`, where there is no task."""
     head = head_of(model)
-    return encode(
+    return encode_for(
+        head.means,
         tokenizer,
         model_inputs(head.means, examples, prompt=prompt_of(model)),
         max_length=longest_read(model, tokenizer, max_length),
@@ -179,14 +225,15 @@ def outputs_of(
 def _by_quartile(task: Task, shape: EncoderShape, found: Predictions, truth: Truth) -> list[Quartile]:
     """Split the rows at the quartiles of their length; equal lengths stay together, so parts may differ in size.
 
-    Embeddings of labelled pairs are two sequences a row. Rows of a query that are judged together stay together, by
-    their mean length.
+    Embeddings of labelled pairs are two sequences a row, long contexts several. Rows of a query that are judged
+    together stay together, by their mean length.
     """
-    sequences = len(found.lengths) // truth.rows
-    row_lengths = found.lengths.reshape(truth.rows, sequences).sum(dim=1)
+    owner = _rows_of_inputs(found, truth)
+    row_lengths = torch.zeros(truth.rows, dtype=found.lengths.dtype).index_add(0, owner, found.lengths)
     sizes = row_lengths.double().numpy()
     if truth.labelled and truth.groups is not None:
         sizes = (np.bincount(truth.groups, weights=sizes) / np.maximum(np.bincount(truth.groups), 1))[truth.groups]
+    parts = judged(task.spec, found.logits.numpy(), truth)
     edges = np.quantile(sizes, [0.25, 0.5, 0.75])
     part = torch.from_numpy(np.searchsorted(edges, sizes, side="left"))
     quartiles = []
@@ -194,17 +241,31 @@ def _by_quartile(task: Task, shape: EncoderShape, found: Predictions, truth: Tru
         rows: Tensor = (part == index).nonzero().squeeze(-1)
         if len(rows) == 0:
             continue
-        inputs = (rows[:, None] * sequences + torch.arange(sequences)).flatten()
+        inputs = torch.isin(owner, rows)
         lengths = found.lengths[inputs]
         quartiles.append(
             Quartile(
                 shortest=int(row_lengths[rows].min()),
                 longest=int(row_lengths[rows].max()),
                 rows=len(rows),
-                score=task.score(found.logits[inputs].numpy(), truth.of(rows.numpy()))["score"],
+                score=_score_of(task, parts, truth, rows=rows, inputs=inputs),
                 relative_flops=(
                     float(relative_flops(shape, lengths, found.kept[inputs])) if found.kept is not None else None
                 ),
             )
         )
     return quartiles
+
+
+def _rows_of_inputs(found: Predictions, truth: Truth) -> Tensor:
+    """(inputs,) the number of the row that each is of."""
+    if truth.windows is not None:
+        return torch.from_numpy(truth.windows.rows)
+    return torch.arange(truth.rows).repeat_interleave(len(found.lengths) // truth.rows)
+
+
+def _score_of(task: Task, outputs: NDArray[Any], truth: Truth, *, rows: Tensor, inputs: Tensor) -> float:
+    """The score of some rows. outputs: of all inputs, or each row's part where they are of tokens."""
+    if truth.windows is None:
+        return task.score(outputs[inputs.numpy()], truth.of(rows.numpy()))["score"]
+    return float(score_of_parts(task.spec, outputs[rows.numpy()], np.ones((1, len(rows))), labelled=truth.labelled)[0])

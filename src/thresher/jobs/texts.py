@@ -37,7 +37,7 @@ def unlabelled_task(
     spec = TaskSpec(
         name=file.name.split(".")[0],
         text_column="text",
-        pair_column=None if rows[0].pair is None else "pair",
+        pair_column=None if measured[0].pair is None else "pair",
         labels=labels,
         metrics=LABELLED[means][1][:1],
         means=means,

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thresher.core.heads import OF_TOKENS
 from thresher.tasks.metrics import cosines, pair_cosines
+from thresher.tasks.of_tokens import row_parts, score_of_parts
 from thresher.tasks.ranking import by_query
 from thresher.tasks.task import TaskSpec
 from thresher.tasks.truth import Truth, as_truth
@@ -37,16 +39,26 @@ class Drop:
         return asdict(self)
 
 
-def paired_drop(spec: TaskSpec, dense: NDArray[Any], pruned: NDArray[Any], labels: Labels, *, seed: int = 0) -> Drop:
-    """The drop and its 95% interval. dense, pruned: (inputs, outputs); labels: (rows,) or a Truth."""
-    draws = drawn_drops(spec, dense, [pruned], labels, seed=seed)[:, 0]
+def paired_drop(
+    spec: TaskSpec,
+    dense: NDArray[Any],
+    pruned: NDArray[Any],
+    labels: Labels,
+    *,
+    pruned_labels: Labels | None = None,
+    seed: int = 0,
+) -> Drop:
+    """The drop and its 95% interval. dense, pruned: (inputs, outputs); labels: (rows,) or a Truth. `pruned_labels`: the
+    pruned model's, where its answers are withheld by a threshold of its own."""
+    whole = judged(spec, dense, labels)
+    part = judged(spec, pruned, labels if pruned_labels is None else pruned_labels)
+    draws = _drawn(spec, whole, [part], labels, draws=DRAWS, seed=seed)[:, 0]
     low, high = np.quantile(draws, [0.025, 0.975])
-    return Drop(observed_drop(spec, dense, pruned, labels), float(low), float(high), as_truth(labels).rows)
+    return Drop(_observed(spec, whole, part, labels), float(low), float(high), as_truth(labels).rows)
 
 
 def observed_drop(spec: TaskSpec, dense: NDArray[Any], pruned: NDArray[Any], labels: Labels) -> float:
-    once = np.ones((1, as_truth(labels).units))
-    return float((scores(spec, dense, labels, once) - scores(spec, pruned, labels, once))[0])
+    return _observed(spec, judged(spec, dense, labels), judged(spec, pruned, labels), labels)
 
 
 def drawn_drops(
@@ -59,16 +71,37 @@ def drawn_drops(
     seed: int = 0,
 ) -> Floats:
     """(draws, models) drops of several pruned models against the dense one, all on the same drawn rows."""
+    parts = [judged(spec, logits, labels) for logits in pruned]
+    return _drawn(spec, judged(spec, dense, labels), parts, labels, draws=draws, seed=seed)
+
+
+def judged(spec: TaskSpec, logits: NDArray[Any], labels: Labels) -> NDArray[Any]:
+    """What can be drawn row by row: outputs as they are, and of outputs for every token each row's part in the metrics,
+    (rows, 3)."""
+    return row_parts(spec, np.asarray(logits), as_truth(labels))[0] if spec.means in OF_TOKENS else np.asarray(logits)
+
+
+def _observed(spec: TaskSpec, dense: NDArray[Any], pruned: NDArray[Any], labels: Labels) -> float:
+    once = np.ones((1, as_truth(labels).units))
+    return float((scores(spec, dense, labels, once) - scores(spec, pruned, labels, once))[0])
+
+
+def _drawn(
+    spec: TaskSpec, dense: NDArray[Any], pruned: Sequence[NDArray[Any]], labels: Labels, *, draws: int, seed: int
+) -> Floats:
     found = []
     for counts in drawn_counts(as_truth(labels).units, draws=draws, seed=seed):
         base = scores(spec, dense, labels, counts)
-        found.append(np.stack([base - scores(spec, logits, labels, counts) for logits in pruned], axis=1))
+        found.append(np.stack([base - scores(spec, one, labels, counts) for one in pruned], axis=1))
     return np.concatenate(found)
 
 
 def scores(spec: TaskSpec, logits: NDArray[Any], labels: Labels, counts: Floats) -> Floats:
-    """(draws,) the task's score on units repeated `counts` times. logits: (inputs, outputs), counts: (draws, units)."""
+    """(draws,) the task's score on units repeated `counts` times. logits: (inputs, outputs), or what `judged` makes of
+    outputs for tokens; counts: (draws, units)."""
     truth, outputs = as_truth(labels), np.asarray(logits)
+    if spec.means in OF_TOKENS:
+        return score_of_parts(spec, outputs, counts, labelled=truth.labelled)
     if not truth.labelled:
         return _agreement(spec, outputs, truth.values, counts)
     values = truth.values

@@ -17,6 +17,7 @@ from thresher.tokenizing.called import TextTokenizer
 from thresher.tokenizing.fast import text_tokenizer
 from thresher.tokenizing.read import tokens_of
 from thresher.tokenizing.tokens import Problem
+from thresher.tokenizing.windows import Windows
 
 ENCODE_ROWS = 1000
 LONGEST_FIRST = "longest_first"
@@ -41,21 +42,43 @@ OFFSET_FAMILIES = frozenset(
 
 
 @dataclass(frozen=True)
+class Span:
+    """The first and the last token of an answer; both the first of all tokens where the window has none."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class TokenTags:
+    """A tag for each token; NOT_COUNTED for those that are not the first of a word."""
+
+    values: tuple[int, ...]
+
+
+NOT_COUNTED = -100  # torch's losses pass over it
+
+
+@dataclass(frozen=True)
 class Encoded:
     """One row as token ids, without padding."""
 
     input_ids: list[int]
     token_type_ids: list[int] | None
-    label: Label
+    label: Label | Span | TokenTags
 
 
 @dataclass(frozen=True)
 class EncodedSet:
-    """Encoded rows, how many of them lost tokens, and the length limit (the longest row when there is none)."""
+    """Encoded rows, how many of them lost tokens, and the length limit (the longest row when there is none).
+
+    Where outputs are of tokens, a task's row may be several of these rows, and `windows` say which and of what.
+    """
 
     rows: list[Encoded]
     truncated: int
     max_length: int
+    windows: Windows | None = None
 
     def truncation(self, name: str) -> list[str]:
         """What is to be said of rows that are longer than the limit; `name` is what rows these are."""
@@ -123,7 +146,8 @@ def collate(rows: Sequence[Encoded], *, pad_id: int, pad_to: int = 1) -> dict[st
     """Tensors of shape `(batch, length)` padded on the right to the longest row, as a multiple of `pad_to`.
 
     input_ids and attention_mask, token_type_ids if the tokenizer gave them, and labels `(batch,)`, long for classes and
-    float32 for numbers, or `(batch, labels)` float32 for several; none where rows have none.
+    float32 for numbers, or `(batch, labels)` float32 for several; none where rows have none. Of spans they are
+    `(batch, 2)` long, first and last token, of tags `(batch, length)` long with NOT_COUNTED for padding.
     """
     if not rows or pad_to < 1:
         raise ValueError(f"{len(rows)} rows padded to a multiple of {pad_to}: both numbers must be at least 1")
@@ -140,9 +164,21 @@ def collate(rows: Sequence[Encoded], *, pad_id: int, pad_to: int = 1) -> dict[st
             types[index, :length] = torch.tensor(row.token_type_ids, dtype=torch.long)
     batch = {"input_ids": input_ids, "attention_mask": attention_mask}
     if any(row.label is not None for row in rows):
-        numbers = any(isinstance(row.label, float | tuple) for row in rows)
-        batch["labels"] = torch.tensor([row.label for row in rows], dtype=torch.float32 if numbers else torch.long)
+        batch["labels"] = _labels_tensor([row.label for row in rows], width=shape[1])
     return batch if types is None else {**batch, "token_type_ids": types}
+
+
+def _labels_tensor(labels: Sequence[Label | Span | TokenTags], *, width: int) -> Tensor:
+    if isinstance(labels[0], Span):
+        return torch.tensor([[span.first, span.last] for span in labels if isinstance(span, Span)])
+    if isinstance(labels[0], TokenTags):
+        found = torch.full((len(labels), width), NOT_COUNTED, dtype=torch.long)
+        for index, tags in enumerate(labels):
+            if isinstance(tags, TokenTags):
+                found[index, : len(tags.values)] = torch.tensor(tags.values, dtype=torch.long)
+        return found
+    numbers = any(isinstance(label, float | tuple) for label in labels)
+    return torch.tensor(labels, dtype=torch.float32 if numbers else torch.long)
 
 
 def padded_batches(

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thresher.core.heads import OF_TOKENS
 from thresher.errors import DataError, PredictionError
+from thresher.tasks.of_tokens import TOKEN_METRICS, token_metrics
 from thresher.tasks.ranking import RANK_METRICS, mean_by_query, order_agreement
 from thresher.tasks.truth import Truth, as_truth
 
@@ -25,6 +27,8 @@ LABELLED = {
     "labels": ("multi-label classification", LABEL_METRICS),
     "score": ("reranking", RANK_METRICS),
     "embedding": ("embedding", ("spearman",)),
+    "span": ("question answering", TOKEN_METRICS["span"]),
+    "tags": ("tagging", TOKEN_METRICS["tags"]),
 }
 NEIGHBOURS_OF = 2000  # texts at most, so that all pairs of them fit into memory
 
@@ -34,11 +38,16 @@ def evaluate(
 ) -> dict[str, float]:
     """Every metric of the task and 'score', the mean of the spec's own, for outputs `(inputs, num_labels)`.
 
-    `labels` are `(rows,)` or a `Truth`. A regression may also give its predictions as `(rows,)`. Rows without labels
-    are judged by their agreement with the dense model: 'score' is then Pearson's correlation of scores and values,
-    the mean cosine of embeddings, or the share of the same decisions.
+    `labels` are `(rows,)` or a `Truth`. A regression may also give its predictions as `(rows,)`; outputs for tokens are
+    `(total tokens, num_labels)`, the windows of all rows end to end. Rows without labels are judged by their agreement
+    with the dense model: 'score' is then Pearson's correlation of scores and values, the mean cosine of embeddings, F1
+    of answers, or the share of the same decisions.
     """
     truth = as_truth(labels)
+    if spec.means in OF_TOKENS:
+        found = token_metrics(spec, np.asarray(outputs), truth)
+        own = spec.metrics if truth.labelled else ("agreement",)
+        return {**found, "score": sum(found[name] for name in own) / len(own)}
     outputs = checked(spec, outputs, truth)
     if not truth.labelled:
         found = _agreement(spec, outputs, truth)

@@ -1,26 +1,33 @@
 """What a task is: its rows, its labels and its metrics, wherever the data come from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thresher.core.heads import MEANINGS
+from thresher.core.heads import MEANINGS, OF_TOKENS
 from thresher.tasks import metrics as task_metrics
 from thresher.tasks.truth import Label, Truth, has_labels, truth_of
+
+if TYPE_CHECKING:
+    from thresher.tasks.encode import EncodedSet
 
 
 @dataclass(frozen=True)
 class Example:
     """One row. The label is a class index, a float (a value, or a reranker's relevance), a 0 or 1 for each of several
-    labels, or None where the row has none. `group` is the query's identity; without one it is the text."""
+    labels, the answers to a question, a tag for each word, or None where the row has none.
+
+    `group` is the query's identity; without one it is the text. Of questions, whose `pair` is the context, it is the
+    article. `words` are those that have tags: the text is they, with a space between two."""
 
     text: str
     pair: str | None
     label: Label
     group: str | None = None
+    words: tuple[str, ...] = ()
 
 
 def labelled(rows: Sequence[Example], *, name: str) -> bool:
@@ -69,13 +76,14 @@ class TaskSpec:
         object.__setattr__(self, "means", means)
         if means not in MEANINGS:
             raise ValueError(f"means = {means!r} of task {self.name} is not one of: {', '.join(MEANINGS)}")
-        if (means in ("classes", "labels")) != bool(self.labels):
-            needs = "names of labels" if means in ("classes", "labels") else "no labels"
+        named = means in ("classes", "labels", "tags")
+        if named != bool(self.labels):
+            needs = "names of labels" if named else "no labels"
             raise ValueError(f"labels = {self.labels} of task {self.name}: means = '{means}' needs {needs}")
         kind, known = task_metrics.LABELLED[means]
         if not self.metrics or not set(self.metrics) <= set(known):
             raise ValueError(f"metrics = {self.metrics} of task {self.name}: {kind} knows {', '.join(known)}")
-        if "f1" in self.metrics and len(self.labels) != 2:
+        if "f1" in self.metrics and means == "classes" and len(self.labels) != 2:
             rule = f"f1 needs two labels, and there are {len(self.labels)}"
             raise ValueError(f"metrics = {self.metrics} of task {self.name}: {rule}; use accuracy")
 
@@ -85,9 +93,10 @@ class TaskSpec:
 
     @property
     def num_labels(self) -> int:
-        """Outputs of the head: one per class or label, a single one for a value or score; 0 says that the model's own
-        width decides, as an embedding's."""
-        return 0 if self.means == "embedding" else max(1, len(self.labels))
+        """Outputs of the head: one per class, label or tag, a single one for a value or score, two for a span's start
+        and end; 0 says that the model's own width decides, as an embedding's."""
+        fixed = {"embedding": 0, "span": 2}
+        return fixed.get(self.means, max(1, len(self.labels)))
 
     @property
     def truncation(self) -> str:
@@ -107,11 +116,18 @@ class TaskSpec:
             return list(rows)
         return [Example(row.text, row.pair, None, row.group) for row in self.inputs(rows, prompt=prompt)]
 
-    def truth(self, rows: Sequence[Example], *, dense: NDArray[Any] | None = None) -> Truth:
+    def truth(
+        self, rows: Sequence[Example], *, dense: NDArray[Any] | None = None, data: "EncodedSet | None" = None
+    ) -> Truth:
         """What the outputs for rows are judged against: their labels, or without any the outputs of the dense model,
-        (inputs, outputs)."""
+        (inputs, outputs). Outputs for every token can be read only with `data`, the encoded rows."""
         groups = [row.text if row.group is None else row.group for row in rows] if self.means == "score" else None
-        return truth_of([row.label for row in rows], groups=groups, dense=dense, name=self.name)
+        labels = [row.label for row in rows]
+        found = truth_of(labels, groups=groups, dense=dense, name=self.name, whole=self.means in OF_TOKENS)
+        if self.means not in OF_TOKENS or data is None:
+            return found
+        texts = tuple(row.text if row.pair is None else row.pair for row in rows)
+        return replace(found, windows=data.windows, texts=texts)
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,51 @@
 """What outputs are judged against: the rows' labels, or without any the outputs of the dense model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thresher.errors import DataError
+from thresher.tokenizing.windows import Windows
 
-# A class index, a number, a 0 or 1 for each of several labels, or nothing.
-Label = float | int | tuple[int, ...] | None
+
+@dataclass(frozen=True)
+class Answers:
+    """What people answered to a question, and where in the context each answer begins; nothing where it has none."""
+
+    texts: tuple[str, ...] = ()
+    starts: tuple[int, ...] = ()
+
+
+# A class index, a number, a 0 or 1 for each of several labels, the answers to a question, a tag's number for each word,
+# or nothing.
+Label = float | int | tuple[int, ...] | Answers | None
 
 
 @dataclass(frozen=True)
 class Truth:
     """values: labels (rows,), or (rows, labels) of 0 and 1; where rows are not `labelled`, the outputs of the dense
-    model (rows, outputs). groups: (rows,) the number of each row's query, for rerankers."""
+    model (rows, outputs). groups: (rows,) the number of each row's query, for rerankers.
+
+    Of outputs for every token, `windows` say which token is what, and `texts` are the contexts that answers are from.
+    `null_threshold`: an answer is withheld where none scores higher by more than this; None: by what suits these rows.
+    """
 
     values: NDArray[Any]
     labelled: bool = True
     groups: NDArray[np.integer] | None = None
+    windows: Windows | None = None
+    texts: tuple[str, ...] = ()
+    null_threshold: float | None = None
 
     @property
     def rows(self) -> int:
-        return len(self.values)
+        return len(self.values) if self.windows is None else self.windows.items
+
+    def with_threshold(self, null_threshold: float | None) -> "Truth":
+        return replace(self, null_threshold=null_threshold)
 
     @property
     def units(self) -> int:
@@ -32,7 +53,7 @@ class Truth:
         return len(np.unique(self.groups)) if self.labelled and self.groups is not None else self.rows
 
     def of(self, rows: NDArray[np.integer]) -> "Truth":
-        """The truth of some rows."""
+        """The truth of some rows; what is read of tokens is cut by rows once it is read (`tasks.of_tokens`)."""
         return Truth(self.values[rows], self.labelled, None if self.groups is None else self.groups[rows])
 
 
@@ -40,11 +61,18 @@ def as_truth(labels: "Truth | NDArray[Any] | Sequence[float | int]") -> Truth:
     return labels if isinstance(labels, Truth) else Truth(np.asarray(labels))
 
 
-def truth_of(labels: Sequence[Label], *, groups: Sequence[str] | None, dense: NDArray[Any] | None, name: str) -> Truth:
-    """The truth of a task's rows; `name` is the task's."""
+def truth_of(
+    labels: Sequence[Label],
+    *,
+    groups: Sequence[str] | None,
+    dense: NDArray[Any] | None,
+    name: str,
+    whole: bool = False,
+) -> Truth:
+    """The truth of a task's rows; `name` is the task's. `whole`: a label is one thing, not a row of a table."""
     numbers = None if groups is None else np.unique(np.array(groups, dtype=object), return_inverse=True)[1]
     if has_labels(labels, name=name) or not labels:
-        values = np.array(labels)
+        values = _objects(labels) if whole else np.array(labels)
         if numbers is not None and labels and not (values > 0).any():
             # Every model would score 0, and nothing could ever be lost.
             raise DataError(
@@ -68,3 +96,11 @@ def has_labels(labels: Sequence[Label], *, name: str) -> bool:
             f"task {name}: {missing:,} of {len(labels):,} rows have no label; give all rows of a split one, or none"
         )
     return missing == 0 and bool(labels)
+
+
+def _objects(items: Sequence[Any]) -> NDArray[Any]:
+    """(items,) whatever they are: numpy would make a table of equally long tuples."""
+    found = np.empty(len(items), dtype=object)
+    for place, item in enumerate(items):
+        found[place] = item
+    return found

@@ -17,6 +17,7 @@ from accelerate.utils import broadcast, broadcast_object_list
 from torch import Tensor, nn
 
 from thresher.config import TrainConfig
+from thresher.core.heads import OF_TOKENS
 from thresher.errors import RunError
 from thresher.hardware import choose_precision
 from thresher.interruption import interruptions
@@ -25,7 +26,8 @@ from thresher.models.classes import name_classes_
 from thresher.models.defaults import longest_read, mean_by_, prompt_of
 from thresher.models.predict import Batch
 from thresher.tasks.chance import below_chance
-from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
+from thresher.tasks.encode import EncodedSet, padded_batches, usable_positions
+from thresher.tasks.encode_tokens import encode_for
 from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
@@ -38,6 +40,7 @@ from thresher.training.sample import cost_sample, protected_counts
 from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
 from thresher.training.standing import Standing, digest_of
+from thresher.training.targets import Targets
 
 FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
 
@@ -171,7 +174,7 @@ class Trainer:
             steps=self._steps(config.soft_epochs),
             loss=method.soft_loss,
             before_step=method.before_soft_step,
-            targets=None if self.labelled else self.teacher_logits,
+            targets=None if self.labelled else self._targets(),
             after_step=lambda step, flops, kept: method.after_soft_step(),
             recordable=False,  # its temperature falls
         )
@@ -195,7 +198,7 @@ class Trainer:
             loss=functools.partial(method.hard_loss, teacher=teacher),
             before_step=method.before_hard_step,
             after_step=hold_target,
-            targets=self.teacher_logits if len(self.teacher_logits) else None,
+            targets=self._targets() if len(self.teacher_logits) else None,
             recordable=method.recordable,
         )
         self._run(plan, lr=config.hard_lr or config.lr)
@@ -315,6 +318,10 @@ class Trainer:
         self.progress.step()
         return found
 
+    def _targets(self) -> Targets:
+        of_tokens = self.task.spec.means in OF_TOKENS
+        return Targets(self.teacher_logits, tuple(self.train_set.lengths) if of_tokens else None)
+
     @functools.cached_property
     def _teacher_on_selection(self) -> Tensor:
         return self.judge.predict_with(self._teacher, self.judge.batches)
@@ -381,7 +388,8 @@ class Trainer:
     def _encode(self, tokenizer: Any, examples: Sequence[Any]) -> EncodedSet:
         positions = usable_positions(self.model.config)
         length, cut = longest_read(self.model, tokenizer, self.config.max_length), self.task.spec.truncation
-        return encode(tokenizer, examples, max_length=length, positions=positions, truncation=cut)
+        means = self.task.spec.means
+        return encode_for(means, tokenizer, examples, max_length=length, positions=positions, truncation=cut)
 
     def _steps(self, *epochs: float) -> int:
         """Optimizer steps of stages of so many epochs, together."""
