@@ -172,7 +172,7 @@ class Cpu:
         if spec.rotary_base is None:
             return projected
         cosines, sines = (table[positions][:, None] for table in self.turns[spec.rotary_base])
-        turning = projected[: len(positions), : -spec.width].unflatten(1, (-1, spec.head_width))
+        turning = projected[: len(positions), : -spec.width].view(len(positions), -1, spec.head_width)
         turning.copy_(rotated(turning, cosines, sines))
         return projected
 
