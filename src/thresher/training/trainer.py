@@ -323,7 +323,8 @@ class Trainer:
         if self.labelled and not wanted:
             return torch.empty(0)
         self.progress.begin("teacher", total=1)
-        found = self.judge.predict_with(self._teacher, padded_batches(self.train_set, pad_id=self.pad_id))
+        batches = padded_batches(self.train_set, pad_id=self.pad_id, device=self.accelerator.device.type)
+        found = self.judge.predict_with(self._teacher, batches)
         self.progress.step()
         return found
 
