@@ -25,6 +25,7 @@ from thresher.engine.choose import Choice, choose
 from thresher.engine.executor import Executor, made_up_texts
 from thresher.engine.forks import check_process, expect_forks
 from thresher.engine.predictions import Outputs, Prediction, Ranked, sigmoid
+from thresher.engine.reads_tokens import ReadsTokens
 from thresher.engine.scales import read_scales
 from thresher.engine.stream import TextStream
 from thresher.engine.tokenizing import Tokenizing
@@ -39,13 +40,14 @@ from thresher.models.manifest import is_run
 from thresher.models.pairs import takes_pairs
 from thresher.models.plan import plan_of
 from thresher.text import is_blank
+from thresher.tokenizing.windows import WINDOW
 from thresher.workplace import expanded
 
 MANY_TEXTS = 16_384  # from here on it pays to start processes that tokenize, where there may be some
 
 
-class Engine:
-    """A pruned or dense encoder with its head: classifies, scores, ranks or embeds texts.
+class Engine(ReadsTokens):
+    """A pruned or dense encoder with its head: classifies, scores, ranks or embeds texts, answers questions or tags.
 
     A text's result does not depend on the texts it is batched with, but for rounding: products of other shapes add up
     in another order. Texts of more than `max_length` tokens are truncated; of a reranker's pairs, the documents.
@@ -153,15 +155,14 @@ class Engine:
     ) -> "Engine":
         """From a model in memory, on what was chosen for it. `pairs` as in `Engine`; else by what the gates know."""
         head, names = head_of(model), model.config.id2label
-        if head.reads == "tokens":
-            raise ModelError(
-                f"engines serve no heads that read every token yet, and this one does: it gives {head.means}"
-            )
         if max_length is None:
             max_length = longest_read(model, tokenizer, length_in_training(model))
-        labels = [str(names[i]) for i in range(model.config.num_labels)] if head.means in ("classes", "labels") else []
+        if max_length is None and head.means == "span":
+            max_length = WINDOW
+        named = head.means in ("classes", "labels", "tags")
+        labels = [str(names[i]) for i in range(model.config.num_labels)] if named else []
         pairs = takes_pairs(known_of(model)) if pairs is None else pairs
-        pairs = {"score": True, "embedding": False}.get(head.means, pairs)
+        pairs = {"score": True, "span": True, "embedding": False, "tags": False}.get(head.means, pairs)
         executor = choice.build(read_weights(model), plan_of(model, dial=dial))
         about: Any = {"labels": labels, "why": choice.why, "head": head, "max_length": max_length, "pairs": pairs}
         return Engine(executor, tokenizer, **about, workers=workers)
@@ -228,7 +229,10 @@ class Engine:
         captures graphs; tokenizing processes, where there are any, are started."""
         check_process(self._process, self.executor.device)
         self._stream.tokenizing.start(wait=True)
-        tokens = self._stream.tokens(list(self._prompted(items)))
+        if self.head.reads == "tokens":
+            tokens = self.window_tokens(list(check_items(items)))
+        else:
+            tokens = self._stream.tokens(list(self._prompted(items)))
         numbers = batches_of(tokens, self.executor.token_budget, by_length=self.executor.by_length)
         made_up = made_up_texts(self.executor.tables, check_sizes(sizes))
         self.executor.warm_up([*(tokens.take(each) for each in numbers), *made_up])
@@ -300,6 +304,8 @@ class Engine:
         window: int | None = None,
         read_ahead: bool = False,
     ) -> Iterator[Answers]:
+        if self.head.reads == "tokens":
+            raise self._other("predict", "answer(question, context)" if self.head.means == "span" else "tag(texts)")
         check_process(self._process, self.executor.device)
         max_tokens = self.executor.token_budget if max_tokens is None else check_max_tokens(max_tokens)
         window = self.executor.window if window is None else check_window(window)

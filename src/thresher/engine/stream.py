@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from thresher.core.heads import Head
 from thresher.engine.answers import Answers
 from thresher.engine.executor import Executor, Output
 from thresher.engine.forks import check_stream
 from thresher.engine.inputs import Tables
+from thresher.engine.predictions import Outputs
 from thresher.engine.tokenizing import Tokenizing
 from thresher.engine.windows import Item, Neighbours, Source, batches_of
 from thresher.text import first_line
@@ -142,6 +144,24 @@ class TextStream:
         for number in np.flatnonzero(computed & ~np.isfinite(outputs).all(axis=1)).tolist():
             problems[number] = f"the prediction is not a number in {self.executor.dtype}"  # or it would pass for one
         return Answers(self.head, self.names, outputs, kept, tokens.lengths, tokens.truncated, problems)
+
+    def token_outputs(
+        self, tokens: Tokens, max_tokens: int, *, width: int
+    ) -> tuple[Outputs, NDArray[np.int32], dict[int, str]]:
+        """Of a head that reads every token: its outputs (total, width), zeros where there is a problem; what each layer
+        kept (texts, layers); and problems, by the text's number."""
+        outputs = np.zeros((tokens.total, width), np.float32)
+        kept = np.zeros((len(tokens), self.executor.shape.layers), np.int32)
+        problems: dict[int, str] = {}
+        for batch in self._launched(tokens, max_tokens).batches:
+            for numbers, found in self._computed(tokens, batch, problems):
+                places = np.concatenate([np.arange(*tokens.starts[number : number + 2]) for number in numbers.tolist()])
+                outputs[places], kept[numbers] = found.outputs.numpy(), found.kept.numpy()
+        bad = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
+        for number in np.unique(np.searchsorted(tokens.starts, bad, side="right") - 1).tolist():
+            problems[number] = f"the prediction is not a number in {self.executor.dtype}"
+            outputs[tokens.starts[number] : tokens.starts[number + 1]] = 0
+        return outputs, kept, problems
 
     def _computed(self, tokens: Tokens, batch: Launched, problems: dict[int, str]) -> Iterator[tuple[Places, Output]]:
         """A batch's texts with their outputs.

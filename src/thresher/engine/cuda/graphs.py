@@ -35,12 +35,14 @@ class OnePass:
         return torch.cat([outputs.view(torch.int32).flatten(), inputs.cu_seqlens, *counts.starts])
 
     def apart(self, result: Tensor, layout: Layout) -> tuple[Numbers, Numbers]:
-        """Outputs (sequences, outputs), and where sequences start, (1 + prunings, sequences + 1)."""
-        rows = 1 + len(self.forward.plan.pruning_layers)
+        """Outputs of all sequences, or all tokens where the head reads these, (rows, outputs), and where sequences
+        start, (1 + prunings, sequences + 1)."""
+        plan = self.forward.plan
+        passes = 1 + len(plan.pruning_layers)
         numbers: Numbers = result.numpy()
-        split = len(numbers) - rows * (layout.sequences + 1)
-        outputs = numbers[:split].view(np.float32).reshape(layout.sequences, -1)
-        return outputs, numbers[split:].reshape(rows, -1)
+        split = len(numbers) - passes * (layout.sequences + 1)
+        rows = layout.tokens if plan.reads == "tokens" else layout.sequences
+        return numbers[:split].view(np.float32).reshape(rows, -1), numbers[split:].reshape(passes, -1)
 
     def tokens_seen(self, result: Tensor, layout: Layout) -> list[int]:
         """In all, and after each pruning."""
