@@ -20,14 +20,16 @@ def explain(
     run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
     text: Annotated[str, typer.Argument(help="the text to explain")],
     pair: Annotated[
-        str | None, typer.Argument(help="the second text, for models of pairs; a reranker's document")
+        str | None,
+        typer.Argument(help="the second text, for models of pairs; a reranker's document, a question's context"),
     ] = None,
     svg: Annotated[Path | None, typer.Option(help="also write the picture to this SVG file")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show in colour which layer dropped which token, and the decision with its probability, beside the dense model's.
 
-    A reranker shows its score, an embedding model how near the embedding is to the dense model's.
+    A reranker shows its score, an embedding model how near the embedding is to the dense model's, a model for questions
+    its answer, one for tags the entities.
 
     Example: thresher explain runs/demo "a gripping film that never lets go"
     """
@@ -70,7 +72,10 @@ def _beside(found: "Explanation", dense: "Explanation") -> dict[str, Any]:
     """What the dense model decides, for JSON."""
     if found.embedding is not None:
         return {"cosine": found.cosine_to(dense)}
-    names = ("score",) if dense.score is not None else ("labels",) if dense.labels is not None else ()
+    if dense.entities is not None:
+        return {"entities": dense.to_dict()["entities"]}
+    names: tuple[str, ...] = ("answer", "start", "end", "margin") if dense.answer is not None else ()
+    names = ("score",) if dense.score is not None else ("labels",) if dense.labels is not None else names
     return {name: getattr(dense, name) for name in names or ("label", "probability", "value")}
 
 
@@ -94,6 +99,8 @@ def print_explanation(screen: "Console", found: "Explanation", dense: "Explanati
     kept = " ".join(str(count) for count in found.kept_per_layer)
     cost = f"tokens {len(found.tokens)} -> {kept}   relative FLOPs {found.relative_flops:.2f}"
     screen.print(f"-> [bold]{escape(found.decision(dense))}[/bold]{escape(beside)}   {cost}")
+    if found.windows > 1:
+        screen.print(f"one of {found.windows} windows; the decision is of all of them")
     if found.truncated:
         screen.print("[yellow]the text was longer than in training and was truncated[/yellow]")
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from thresher.engine.predictions import Outputs
 from thresher.text import is_blank
 from thresher.tokenizing.called import TextTokenizer
-from thresher.tokenizing.spans import Candidate, find_answers, whole_characters
+from thresher.tokenizing.spans import LONGEST, N_BEST, Candidate, find_answers, whole_characters
 from thresher.tokenizing.tags import find_entities, word_tags
 from thresher.tokenizing.tokens import Problem
 from thresher.tokenizing.windows import Windows, question_windows, text_windows, word_windows
@@ -83,6 +83,12 @@ class Computed:
     kept: NDArray[np.int32]
     problems: dict[int, str]
 
+    def window_with(self, character: int) -> int:
+        """The first window that has this character of its context; the first of all where none has."""
+        there = (self.windows.offsets[:, 0] <= character) & (character < self.windows.offsets[:, 1])
+        place = int(np.flatnonzero(there)[0]) if there.any() else 0
+        return int(np.searchsorted(self.windows.tokens.starts, place, side="right")) - 1
+
     def counts(self) -> list[dict[str, Any]]:
         """Tokens, windows and kept of each item."""
         lengths, items = self.windows.tokens.lengths, self.windows.items
@@ -104,7 +110,12 @@ def windows_of_questions(tokenizer: TextTokenizer, items: Sequence[Any], *, limi
 
 
 def answers_in(
-    found: Computed, contexts: Sequence[Any], *, n_best: int, longest: int, null_threshold: float
+    found: Computed,
+    contexts: Sequence[Any],
+    *,
+    n_best: int = N_BEST,
+    longest: int = LONGEST,
+    null_threshold: float = 0.0,
 ) -> list[Answer]:
     """One for each item."""
     spans, answers = find_answers(found.windows, found.outputs, n_best=n_best, longest=longest), []

@@ -16,7 +16,7 @@ from thresher.models.classes import check_class_order, check_classes, how_classe
 from thresher.models.defaults import longest_read, prompt_of
 from thresher.models.heads import head_of
 from thresher.models.pairs import other_kind
-from thresher.models.predict import Predictions, predict
+from thresher.models.predict import Predictions, device_of, predict
 from thresher.tasks.bootstrap import judged
 from thresher.tasks.encode import EncodedSet, padded_batches, usable_positions
 from thresher.tasks.encode_tokens import encode_for
@@ -152,7 +152,7 @@ def evaluate(
     if task.spec.labels:
         check_classes(model, task.spec.labels, order=task.spec.class_order)
     data = encoded_rows(model, tokenizer, task, examples, max_length=max_length)
-    batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
+    batches = padded_batches(data, pad_id=tokenizer.pad_token_id, device=device_of(model))
     found = predict(model, batches, pruned=pruned, on_batch=on_batch)
     reference = found.logits.numpy() if dense is None and not pruned else dense
     truth = task.spec.truth(examples, dense=reference, data=data).with_threshold(null_threshold)
@@ -216,9 +216,8 @@ def outputs_of(
 ) -> NDArray[Any]:
     """(inputs, outputs) of a model with gates on a test split, dense unless `pruned`."""
     data = encoded_rows(model, tokenizer, task, task.test[split], max_length=max_length)
-    found: NDArray[Any] = predict(
-        model, padded_batches(data, pad_id=tokenizer.pad_token_id), pruned=pruned
-    ).logits.numpy()
+    batches = padded_batches(data, pad_id=tokenizer.pad_token_id, device=device_of(model))
+    found: NDArray[Any] = predict(model, batches, pruned=pruned).logits.numpy()
     return found
 
 

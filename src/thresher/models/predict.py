@@ -61,6 +61,11 @@ def evaluating(model: nn.Module, mode: str) -> Iterator[Gates]:
         model.train(was_training)
 
 
+def device_of(model: nn.Module) -> str:
+    """The kind of device that a model lies on: "cpu", "cuda"."""
+    return next(model.parameters()).device.type
+
+
 @torch.inference_mode()
 def predict(
     model: nn.Module,

@@ -20,6 +20,7 @@ from thresher.tokenizing.tokens import Problem
 from thresher.tokenizing.windows import Windows
 
 ENCODE_ROWS = 1000
+TOKENS_AT_ONCE = {"cpu": 8192, "cuda": 32768}  # a GPU spends its time waiting for the host where they are few
 LONGEST_FIRST = "longest_first"
 
 # Families that number positions from pad_token_id + 1 (create_position_ids_from_input_ids in transformers), so that
@@ -181,11 +182,9 @@ def _labels_tensor(labels: Sequence[Label | Span | TokenTags], *, width: int) ->
     return torch.tensor(labels, dtype=torch.float32 if numbers else torch.long)
 
 
-def padded_batches(
-    data: EncodedSet, *, pad_id: int, max_tokens: int = 8192
-) -> list[tuple[list[int], dict[str, Tensor]]]:
-    """All rows as evaluation batches of similar lengths: row numbers and tensors."""
-    chosen = sorted_batches(data.lengths, max_tokens=max_tokens)
+def padded_batches(data: EncodedSet, *, pad_id: int, device: str = "cpu") -> list[tuple[list[int], dict[str, Tensor]]]:
+    """All rows as evaluation batches of similar lengths, for a kind of device: row numbers and tensors."""
+    chosen = sorted_batches(data.lengths, max_tokens=TOKENS_AT_ONCE.get(device, TOKENS_AT_ONCE["cpu"]))
     return [(rows, collate([data.rows[i] for i in rows], pad_id=pad_id)) for rows in chosen]
 
 

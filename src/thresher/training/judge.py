@@ -18,9 +18,6 @@ from thresher.tasks.encode import EncodedSet, padded_batches
 from thresher.tasks.task import Task, TaskSpec, labelled
 from thresher.training.targets import padded
 
-TOKENS_AT_ONCE = {"cpu": 8192, "cuda": 32768}  # a GPU spends its time waiting for the host where they are few
-
-
 SAME = 1e-4  # scores and embeddings that differ by less, relative to their size, are one answer
 
 
@@ -59,8 +56,7 @@ class Judge:
         self.labelled = labelled(task.selection, name=task.spec.name)
         self._selection = selection
         self._truth = task.spec.truth(task.selection, data=selection) if self.labelled else None
-        room = TOKENS_AT_ONCE.get(accelerator.device.type, TOKENS_AT_ONCE["cpu"])
-        self.batches = padded_batches(selection, pad_id=pad_id, max_tokens=room)
+        self.batches = padded_batches(selection, pad_id=pad_id, device=accelerator.device.type)
 
     def refer_to(self, dense: Tensor) -> None:
         """Rows without labels are judged against the dense model's outputs for them, (inputs, outputs)."""

@@ -28,7 +28,7 @@ from thresher.models.predict import Batch
 from thresher.tasks.chance import below_chance
 from thresher.tasks.encode import EncodedSet, padded_batches, usable_positions
 from thresher.tasks.encode_tokens import encode_for
-from thresher.tasks.task import Task
+from thresher.tasks.task import Task, TaskSpec
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.judge import Judge, blind
@@ -43,6 +43,15 @@ from thresher.training.standing import Standing, digest_of
 from thresher.training.targets import Targets
 
 FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
+
+
+def encoded(
+    model: Any, tokenizer: Any, spec: TaskSpec, examples: Sequence[Any], *, max_length: int | None
+) -> EncodedSet:
+    """What a model under training reads of rows."""
+    length, positions = longest_read(model, tokenizer, max_length), usable_positions(model.config)
+    options: Any = {"max_length": length, "positions": positions, "truncation": spec.truncation}
+    return encode_for(spec.means, tokenizer, examples, **options)
 
 
 class Trainer:
@@ -314,7 +323,8 @@ class Trainer:
         if self.labelled and not wanted:
             return torch.empty(0)
         self.progress.begin("teacher", total=1)
-        found = self.judge.predict_with(self._teacher, padded_batches(self.train_set, pad_id=self.pad_id))
+        batches = padded_batches(self.train_set, pad_id=self.pad_id, device=self.accelerator.device.type)
+        found = self.judge.predict_with(self._teacher, batches)
         self.progress.step()
         return found
 
@@ -386,10 +396,7 @@ class Trainer:
     # ---- small things
 
     def _encode(self, tokenizer: Any, examples: Sequence[Any]) -> EncodedSet:
-        positions = usable_positions(self.model.config)
-        length, cut = longest_read(self.model, tokenizer, self.config.max_length), self.task.spec.truncation
-        means = self.task.spec.means
-        return encode_for(means, tokenizer, examples, max_length=length, positions=positions, truncation=cut)
+        return encoded(self.model, tokenizer, self.task.spec, examples, max_length=self.config.max_length)
 
     def _steps(self, *epochs: float) -> int:
         """Optimizer steps of stages of so many epochs, together."""
