@@ -29,6 +29,7 @@ def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[P
     write_between_marks(page, "summary", summary(rows))
     write_between_marks(page, "means", means(rows))
     write_between_marks(page, "table", table(rows, METRICS, NAMES))
+    write_between_marks(page, "figure", "![F1 against relative FLOPs](squad.png)")
     model = config["models"][0]
     return [page, *draw([row for row in rows if row["model"] == model], folder, "squad", title=f"SQuAD 2.0, {model}")]
 
