@@ -20,11 +20,12 @@ class TooSlow(ServingError):
 
 
 def check_key(request: Request, key: bytes | None) -> None:
-    """`Authorization: Bearer KEY`, or `x-api-key: KEY`; compared in constant time."""
+    """`Authorization: Bearer KEY`, `x-api-key: KEY`, or as some clients do, `Authorization: KEY`; compared in constant
+    time."""
     if key is None:
         return
-    given = request.headers.get("authorization", "")
-    given = given[7:] if given[:7].lower() == "bearer " else request.headers.get("x-api-key", "")
+    given = request.headers.get("authorization") or request.headers.get("x-api-key", "")
+    given = given[7:] if given[:7].lower() == "bearer " else given
     if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), key):
         raise Unauthorized("the key is missing or wrong; send it as: Authorization: Bearer KEY")
 
