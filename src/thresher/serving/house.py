@@ -21,8 +21,6 @@ INSTEAD = {
     "value": "/predict",
     "score": "/rerank, /v2/rerank or /score",
     "embedding": "/embed or /v1/embeddings",
-    "span": "engine.answer(question, context) in Python",
-    "tags": "engine.tag(texts) in Python",
     "span": "/answer",
     "tags": "/tag",
 }
