@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from thresher.jobs.export import ExportRequest, export
     from thresher.jobs.prune import PruneRequest, prune
     from thresher.jobs.quantize import QuantizeRequest, quantize
+    from thresher.jobs.report import ReportRequest, write_report
     from thresher.jobs.score import ScoreRequest, score_files
     from thresher.jobs.search import SearchRequest, search
+    from thresher.jobs.serve import ServeRequest, serve
     from thresher.models.attach import gates_of, prune_, unprune_
     from thresher.models.checkpoint import load, save
     from thresher.tasks import load_file_task, load_task
@@ -38,8 +40,10 @@ __all__ = [
     "PruneConfig",
     "PruneRequest",
     "QuantizeRequest",
+    "ReportRequest",
     "ScoreRequest",
     "SearchRequest",
+    "ServeRequest",
     "ThresherError",
     "TrainConfig",
     "Trainer",
@@ -61,8 +65,10 @@ __all__ = [
     "save",
     "score_files",
     "search",
+    "serve",
     "unaccelerate_",
     "unprune_",
+    "write_report",
 ]
 
 _HOME = {
@@ -84,10 +90,14 @@ _HOME = {
     "calibrate": "thresher.jobs.calibrate",
     "QuantizeRequest": "thresher.jobs.quantize",
     "quantize": "thresher.jobs.quantize",
+    "ReportRequest": "thresher.jobs.report",
+    "write_report": "thresher.jobs.report",
     "EvaluateRequest": "thresher.jobs.evaluate",
     "evaluate_run": "thresher.jobs.evaluate",
     "ScoreRequest": "thresher.jobs.score",
     "score_files": "thresher.jobs.score",
+    "ServeRequest": "thresher.jobs.serve",
+    "serve": "thresher.jobs.serve",
     "ExportRequest": "thresher.jobs.export",
     "export": "thresher.jobs.export",
     "BenchRequest": "thresher.jobs.bench",

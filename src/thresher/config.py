@@ -14,6 +14,7 @@ from thresher.errors import ConfigError
 from thresher.methods import LEARNING_METHODS, METHODS, check_method, score_of, with_methods_today
 
 AUTO = "auto"
+QUESTION_WINDOW = 384  # tokens of a question and the part of its context that are read together, unless told otherwise
 
 
 def setting(
@@ -219,7 +220,8 @@ class TrainConfig(Settings):
     widths: tuple[float, ...] | None = setting(
         None,
         "layers of a 12-layer model, scaled to others, over which the tokens fall: a shape for each, of which the one "
-        "nearest to the dense model is trained to the end; nothing means 1, 3, 5, 8, and 8, 24, 48 for embeddings",
+        "nearest to the dense model is trained to the end; nothing means 1, 3, 5, 8; 8, 24, 48 for embeddings; 3, 8, "
+        "24 for heads that read every token",
         above=0.0,
         of=("thresher",),
     )
@@ -241,7 +243,12 @@ class TrainConfig(Settings):
         None, "train with the model's own dropout; nothing means where rows have labels: it blurs what a teacher says"
     )
     freeze_embeddings: bool = setting(True, "keep the word embeddings as they are")
-    max_length: int | None = setting(128, "longest sequence in tokens; longer ones are truncated and counted", low=4)
+    max_length: int | None = setting(
+        128,
+        "longest sequence in tokens; longer ones are truncated and counted; contexts of questions and texts with tags "
+        "are read in windows of this length (questions: 384 unless told otherwise)",
+        low=4,
+    )
     precision: str = setting(
         "auto",
         "arithmetic of training: auto, fp32 or bf16 (scores and thresholds are always fp32)",

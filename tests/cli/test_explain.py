@@ -9,8 +9,8 @@ from rich.console import Console
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.cli.conftest import Stock
-from thresher.cli.explain import print_explanation, unpruned
-from thresher.evaluation.explain import Explanation, explain
+from thresher.cli.explain import print_explanation
+from thresher.evaluation.explain import Explanation, explain, unpruned
 
 FOUND = Explanation(
     tokens=["<s>", "le", "ĠcafÃ©", "s", "Ġ[b]", "</s>"],

@@ -1,10 +1,12 @@
 import math
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from thresher.core.losses import (
     budget_term,
@@ -155,3 +157,56 @@ def test_classes_and_values_lose_what_they_always_did_to_the_bit(outputs: int, m
         (0.5 * found + 0.5 * soft).backward()
         (0.5 * wanted + 0.5 * wanted_soft).backward()
         assert ours.grad is not None and theirs.grad is not None and torch.equal(ours.grad, theirs.grad)
+
+
+# --- heads that read every token ------------------------------------------------------------------------------------
+
+
+def test_span_loss_is_the_cross_entropy_of_both_places_over_real_tokens() -> None:
+    logits = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    lengths, labels = (5, 3, 4), torch.tensor([[1, 3], [0, 0], [2, 2]])
+    alive = torch.arange(5) < torch.tensor(lengths)[:, None]
+    found = task_loss(logits, labels, means="span", alive=alive)
+    parts = [
+        -math.log(float(torch.softmax(logits[row, :length, which], dim=0)[labels[row, which]]))
+        for row, length in enumerate(lengths)
+        for which in (0, 1)
+    ]
+    assert float(found) == pytest.approx(sum(parts) / 6, abs=1e-6)
+    noise = torch.where(alive[..., None], logits, 100.0)
+    assert torch.equal(task_loss(noise, labels, means="span", alive=alive), found), "padding has no chance"
+
+
+def test_tag_loss_counts_labelled_tokens_only() -> None:
+    logits = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(1))
+    labels = torch.tensor([[-100, 2, 0, -100], [-100, 1, -100, -100]])
+    own = torch.nn.functional.cross_entropy(logits[labels >= 0], labels[labels >= 0])
+    torch.testing.assert_close(task_loss(logits, labels, means="tags"), own)
+    assert float(task_loss(logits, torch.full((2, 4), -100), means="tags")) == 0, "no label, no loss, and no NaN"
+
+
+@pytest.mark.parametrize("means", ["span", "tags"])
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_distillation_of_tokens(means: str, temperature: float) -> None:
+    """By hand, text by text; nothing where both say the same, and padding never counts."""
+    ours, theirs = torch.randn(2, 3, 5, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    lengths = (5, 1, 4)
+    alive = torch.arange(5) < torch.tensor(lengths)[:, None]
+    options: dict[str, Any] = {"temperature": temperature, "means": means}
+
+    def divergence(one: Tensor, other: Tensor) -> float:
+        wanted, found = (torch.softmax(each / temperature, dim=0) for each in (other, one))
+        return float((wanted * (wanted / found).log()).sum()) * temperature**2
+
+    if means == "span":
+        parts = [divergence(ours[r, :n, w], theirs[r, :n, w]) for r, n in enumerate(lengths) for w in (0, 1)]
+    else:
+        parts = [divergence(ours[r, i], theirs[r, i]) for r, n in enumerate(lengths) for i in range(n)]
+    found = float(distillation_loss(ours, theirs, **options, alive=alive))
+    assert found == pytest.approx(sum(parts) / len(parts), abs=1e-5)
+    noise = torch.where(alive[..., None], ours, 7.0)
+    assert float(distillation_loss(noise, theirs, **options, alive=alive)) == pytest.approx(found, abs=1e-6)
+    assert float(distillation_loss(noise, ours, **options, alive=alive)) == pytest.approx(0, abs=1e-6)
+    given = ours.clone().requires_grad_()
+    distillation_loss(given, theirs, **options, alive=alive).backward()
+    assert given.grad is not None and bool(given.grad.isfinite().all()) and float(given.grad[~alive].abs().sum()) == 0

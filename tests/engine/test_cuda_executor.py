@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
 
 from tests.engine.makers import engine_with, reference  # noqa: E402
 from tests.models.families import (  # noqa: E402
-    FAMILIES,
+    BERT_LIKE,
     LAYERS,
     POSITIONS,
     SEPARATOR,
@@ -71,7 +71,7 @@ def assert_same(found: Output, expected: Output) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", BERT_LIKE)
 def test_agrees_with_the_reference(name: str, mode: str) -> None:
     model = pruned(name)
     ids = texts(model)
@@ -82,7 +82,7 @@ def test_agrees_with_the_reference(name: str, mode: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", BERT_LIKE)
 def test_by_value_every_family_agrees_with_the_reference(name: str, mode: str) -> None:
     model = pruned(name, score="value")
     ids = texts(model)
@@ -296,7 +296,7 @@ def test_half_precision_in_the_interpreter(mode: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", BERT_LIKE)
 def test_half_precision(name: str, mode: str, dtype: str) -> None:
     half_precision_is_as_exact_as_plain_torch(name, mode, dtype)
 

@@ -1,21 +1,28 @@
 """Heads that read every token: each has outputs in its own place, from the state with which it was dropped."""
 
 import math
+import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.engine.makers import cpu, engine_with, reference
-from tests.engine.test_engine import SCORES, sequences
-from tests.models.families import (
+# Read when the kernels are defined, so this must come before any import of them.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from tests.engine.makers import cpu, engine_with, reference  # noqa: E402
+from tests.engine.test_engine import SCORES, sequences  # noqa: E402
+from tests.models.families import (  # noqa: E402
     FAMILIES,
     LABELS,
     LAYERS,
     LENGTHS,
     SEPARATOR,
     SOME,
+    WITHOUT_SPANS,
     one,
     prune_with_,
     ragged,
@@ -23,17 +30,21 @@ from tests.models.families import (
     tiny_config,
     tiny_model,
 )
-from tests.models.sentences import WORDS
-from tests.models.twin import physically_dropped
-from tests.words import word_tokenizer
-from thresher.config import PruneConfig
-from thresher.core.heads import Head
-from thresher.errors import ConfigError, ModelError
-from thresher.models.attach import gates_of, prune_
-from thresher.models.checkpoint import has_head, load, load_dense, save
-from thresher.models.heads import auto_class, head_of, outputs_in, set_head_
+from tests.models.sentences import WORDS  # noqa: E402
+from tests.models.twin import physically_dropped  # noqa: E402
+from tests.words import word_tokenizer  # noqa: E402
+from thresher.config import PruneConfig  # noqa: E402
+from thresher.core.heads import Head  # noqa: E402
+from thresher.engine.weights import read_weights  # noqa: E402
+from thresher.errors import ConfigError, ModelError  # noqa: E402
+from thresher.models.attach import gates_of, prune_  # noqa: E402
+from thresher.models.checkpoint import has_head, load, load_dense, save  # noqa: E402
+from thresher.models.heads import auto_class, head_of, outputs_in, set_head_  # noqa: E402
+from thresher.models.plan import plan_of  # noqa: E402
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OUTPUTS = {"span": 2, "tags": LABELS}
+KINDS = [(name, means) for name in FAMILIES for means in OUTPUTS if means == "tags" or name not in WITHOUT_SPANS]
 
 
 def pruned(name: str, means: str, thresholds: tuple[float, ...] = SOME, **settings: Any) -> Any:
@@ -47,26 +58,25 @@ def end_to_end(padded: torch.Tensor) -> torch.Tensor:
     return torch.cat([row[:length] for row, length in zip(padded, LENGTHS, strict=True)])
 
 
-@pytest.mark.parametrize("means", OUTPUTS)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "means"), KINDS)
 def test_masking_gives_every_token_what_dropping_leaves_it(name: str, means: str) -> None:
     """Against the twin that really removes tokens, through the stock model's own output layer."""
     model = pruned(name, means)
     inputs = ragged(model)
     found, trace = run(model, inputs)
     assert head_of(model) == Head(reads="tokens", means=means)
-    output = model.qa_outputs if means == "span" else model.classifier
+    output = model.qa_outputs if hasattr(model, "qa_outputs") else model.classifier
+    inner = model.head if name == "modernbert" else torch.nn.Identity()
     for row, length in enumerate(LENGTHS):
         twin = physically_dropped(model, one(inputs, row)["input_ids"][0], SOME)
         assert [len(kept) for kept in twin.kept] == trace.kept()[row].tolist()
         with torch.no_grad():
-            torch.testing.assert_close(found[row, :length], output(twin.left), atol=1e-10, rtol=0)
+            torch.testing.assert_close(found[row, :length], output(inner(twin.left)), atol=1e-10, rtol=0)
     assert int(trace.kept()[:, -1].sum()) < sum(LENGTHS) / 2, "most outputs are of tokens that were dropped"
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("means", OUTPUTS)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "means"), KINDS)
 def test_dropping_equals_masking_to_the_last_digit(name: str, means: str, score: str) -> None:
     model = pruned(name, means, score=score)
     inputs = ragged(model)
@@ -137,8 +147,7 @@ def test_nothing_may_collapse() -> None:
     assert not gates_of(model).config.collapse_last
 
 
-@pytest.mark.parametrize("means", OUTPUTS)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "means"), KINDS)
 def test_a_folder_from_elsewhere_keeps_its_head_and_its_names(name: str, means: str, tmp_path: Path) -> None:
     model = tiny_model(name, means=means).float()
     if means == "tags":
@@ -182,3 +191,29 @@ def test_spans_are_two_outputs() -> None:
     tags = tiny_model("bert", means="tags")
     with pytest.raises(ModelError, match="gives no span that reads tokens; its outputs are tags"):
         set_head_(tags, Head(reads="tokens", means="span"))
+
+
+@pytest.mark.parametrize("mode", ["sync", "graph"])
+@pytest.mark.parametrize(("name", "means"), [("bert", "span"), ("mpnet", "tags")])
+def test_the_kernels_agree_with_the_reference(name: str, means: str, mode: str) -> None:
+    if find_spec("triton") is None:
+        pytest.skip("needs Triton, which is not installed: pip install triton")
+    from thresher.engine.cuda.executor import CudaExecutor
+
+    model = pruned(name, means, score="value")
+    ids = sequences(ragged(model, (11, 1, 33, 3)))
+    expected = engine_with(model, reference()).compute(ids)
+    executor = CudaExecutor(read_weights(model), plan_of(model), dtype="fp32", mode=mode, device=DEVICE)
+    for _ in range(2):  # a graph, and its replay
+        found = executor.compute(ids)
+        assert found.kept.tolist() == expected.kept.tolist() and found.outputs.shape == (48, OUTPUTS[means])
+        torch.testing.assert_close(found.outputs, expected.outputs.float(), atol=2e-4, rtol=2e-4)
+    assert int(found.kept[:, -1].sum()) < 48 / 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["sync", "graph"])
+@pytest.mark.parametrize("means", OUTPUTS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_on_the_gpu(name: str, means: str, mode: str) -> None:
+    test_the_kernels_agree_with_the_reference(name, means, mode)

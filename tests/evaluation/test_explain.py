@@ -8,11 +8,14 @@ import pytest
 import torch
 from tokenizers import decoders
 
-from tests.training.tiny import LAYERS, POSITIONS, gated_model, stock_model, tiny_tokenizer, tokenizer_for
+from tests.training.tiny import FILLERS, LAYERS, POSITIONS, gated_model, stock_model, tiny_tokenizer, tokenizer_for
 from thresher.core.cost import relative_flops
+from thresher.core.heads import Head
+from thresher.engine.engine import Engine
 from thresher.errors import DataError, ModelError
 from thresher.evaluation.explain import Explanation, explain, readable
 from thresher.models.attach import encoder_shape, gates_of
+from thresher.models.heads import set_head_
 
 SOME = (0.6, 0.9, 1.0, math.inf)
 TEXT = "worda good wordb wordc wordd worde wordf wordg bad wordh"
@@ -188,3 +191,41 @@ def test_refusals() -> None:
 def test_it_is_plain_data() -> None:
     found: dict[str, Any] = explain(gated_model(thresholds=SOME), tiny_tokenizer(), TEXT).to_dict()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+# --- heads that read every token ------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_shown_in_the_window_that_has_it() -> None:
+    from tests.training.test_tokens import model_for
+
+    model, tokenizer = model_for("span"), tiny_tokenizer()
+    set_head_(model, Head(reads="tokens", means="span", null_threshold=1e6))
+    context = " ".join(FILLERS * 4)
+    found = explain(model, tokenizer, "good", context, max_length=24)
+    assert found.windows > 4 and found.answer == context[found.start : found.end] and found.margin is not None
+    shown = " ".join(piece for piece in found.tokens if piece not in ("[CLS]", "[SEP]", "good"))
+    assert found.answer in shown and len(found.tokens) == len(found.dropped_at) <= 24
+    assert found.kept_per_layer == counts(found)
+    assert found.decision() == f"'{found.answer}'"
+    engine = Engine.from_model(model, tokenizer, device="cpu", dtype="fp32", max_length=24)
+    assert engine.answer("good", context).start == found.start, "the engine says the same"
+    assert {"answer", "start", "end", "margin"} <= set(json.loads(json.dumps(found.to_dict())))
+    set_head_(model, Head(reads="tokens", means="span", null_threshold=-1e6))
+    assert explain(model, tokenizer, "good", context, max_length=24).decision() == "no answer"
+    with pytest.raises(DataError, match="a question is answered from a context; give both"):
+        explain(model, tokenizer, "good")
+
+
+def test_entities_are_shown() -> None:
+    from tests.training.test_tokens import model_for
+
+    model, tokenizer = model_for("tags"), tiny_tokenizer()
+    text = "worda good wordb bad " * 3
+    found = explain(model, tokenizer, text)
+    engine = Engine.from_model(model, tokenizer, device="cpu", dtype="fp32")
+    assert found.entities is not None
+    assert [(e.label, e.start) for e in found.entities] == [(e.label, e.start) for e in engine.tag([text])[0].entities]
+    assert found.kept_per_layer == counts(found) and "answer" not in found.to_dict()
+    with pytest.raises(DataError, match="tags are of one text, but two were given"):
+        explain(model, tokenizer, "a", "b")

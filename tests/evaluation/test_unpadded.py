@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.models.families import FAMILIES, LENGTHS, one, ragged, tiny_model
+from tests.models.families import BERT_LIKE, LENGTHS, one, ragged, tiny_model
 from thresher.engine.weights import read_weights
 from thresher.evaluation.unpadded import UnpaddedDense
 
@@ -18,7 +18,7 @@ def texts(inputs: dict[str, Tensor]) -> list[list[int]]:
     return [one(inputs, row)["input_ids"][0].tolist() for row in range(len(LENGTHS))]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", BERT_LIKE)
 def test_it_agrees_with_hugging_face(family: str) -> None:
     model = tiny_model(family).float()
     inputs = ragged(model)

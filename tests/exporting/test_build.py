@@ -9,7 +9,7 @@ import torch
 from tests.engine.test_engine import VARIANTS
 from tests.exporting.running import TOLERANCE, answer, arrays, expected_of, gated, graph_of, opened
 from tests.models.families import (
-    FAMILIES,
+    BERT_LIKE,
     LAYERS,
     LENGTHS,
     SEPARATOR,
@@ -40,7 +40,7 @@ def name_of(reads: str | None) -> str:
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("reads", HEADS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", BERT_LIKE)
 def test_every_family_and_head(family: str, reads: str | None, score: str) -> None:
     model = gated(family, reads=reads, score=score)
     inputs = ragged(model, extra=2)
@@ -54,7 +54,7 @@ def test_every_family_and_head(family: str, reads: str | None, score: str) -> No
 
 
 @pytest.mark.parametrize("means", ["span", "tags"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", BERT_LIKE)
 def test_heads_that_read_every_token(family: str, means: str) -> None:
     """Each has its outputs in its place, whether it was dropped or not; padding has zeros."""
     model = tiny_model(family, means=means)
@@ -88,7 +88,7 @@ def test_every_rule_of_the_gates(family: str, reads: str | None, variant: str, s
     np.testing.assert_allclose(found, expected.outputs.numpy(), **TOLERANCE)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", BERT_LIKE)
 def test_the_dense_graph_is_the_stock_model(family: str) -> None:
     model = tiny_model(family)
     inputs = ragged(model, extra=1)

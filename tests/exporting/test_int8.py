@@ -11,7 +11,7 @@ from tests.engine.makers import engine_with, reference
 from tests.engine.test_engine import sequences
 from tests.engine.test_find_scales import scales_of
 from tests.exporting.running import answer, arrays, gated, opened
-from tests.models.families import FAMILIES, LAYERS, ragged
+from tests.models.families import BERT_LIKE, LAYERS, ragged
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.linear import check_int8
 from thresher.engine.weights import Affine, LayerScales, read_weights
@@ -82,7 +82,7 @@ def test_a_row_of_zeros_gives_its_bias() -> None:
 
 
 @pytest.mark.parametrize("single", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", BERT_LIKE)
 def test_values_are_those_of_the_twin(family: str, single: bool) -> None:
     """Nothing is dropped, so that decisions cannot differ. Now and then float32's last digit makes a byte more or less,
     and so another value of that text."""
@@ -98,7 +98,7 @@ def test_values_are_those_of_the_twin(family: str, single: bool) -> None:
 
 
 @pytest.mark.parametrize("score", ["attention", "value"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", BERT_LIKE)
 def test_a_text_alone_is_decided_as_in_a_batch(family: str, score: str) -> None:
     model = gated(family, score=score)
     inputs, scales = arrays(ragged(model, LONG)), scales_of(model, LONG)

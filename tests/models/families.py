@@ -14,9 +14,13 @@ from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
 from thresher.models.heads import auto_class, outputs_in
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert", "mpnet")
+BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert", "mpnet")
+NEWER = ("nomic_bert", "gte", "modernbert")
+FAMILIES = (*BERT_LIKE, *NEWER)
+WITHOUT_SPANS = ("nomic_bert", "gte")  # families whose stock code has no model for question answering
 LAYERS, WIDTH, FFN_WIDTH, HEADS, VOCABULARY, POSITIONS, LABELS = 4, 32, 48, 4, 60, 64, 3
 SEPARATOR = 5
+BIASES = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
 LENGTHS = (11, 1, 7, 3, 16)
 # Thresholds that drop some tokens of a random model in every layer and leave some in all but the last.
 SOME = (0.7, 0.8, 0.9, 1.0)
@@ -35,6 +39,12 @@ def tiny_config(name: str, *, dropout: float = 0.0, **changes: Any) -> Any:
         sizes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     if name in ("electra", "albert"):
         sizes["embedding_size"] = 16
+    if name == "gte":
+        sizes["type_vocab_size"] = 2
+    if name == "modernbert":  # windows of five tokens: layer 0 and 3 are global
+        sizes |= {"local_attention": 5, "attention_dropout": dropout, "mlp_dropout": dropout, **BIASES}
+        sizes |= {"embedding_dropout": dropout, "pad_token_id": 0, "cls_token_id": 1, "bos_token_id": 1}
+        sizes |= {"sep_token_id": 2, "eos_token_id": 2}
     sizes |= {"vocab_size": VOCABULARY, "max_position_embeddings": POSITIONS, "num_labels": LABELS} | changes
     return AutoConfig.for_model(name, **sizes)
 
@@ -78,6 +88,16 @@ def ragged(model: nn.Module, lengths: Sequence[int] = LENGTHS, *, extra: int = 0
         input_ids[row, :length] = torch.randint(10, VOCABULARY, (length,), generator=generator)
     mask = torch.arange(input_ids.shape[1])[None] < torch.tensor(lengths)[:, None]
     return {"input_ids": input_ids, "attention_mask": mask.long()}
+
+
+def exact_attention(name: str) -> str:
+    """The stock attention that computes in float64 what is given in float64: ModernBERT's eager one does not."""
+    return "sdpa" if name == "modernbert" else "eager"
+
+
+def stock_precision(name: str) -> float:
+    """How exact the stock code is in float64: ModernBERT rotates in float32."""
+    return 3e-6 if name == "modernbert" else 1e-10
 
 
 def one(inputs: Inputs, row: int) -> Inputs:

@@ -18,12 +18,14 @@ from tests.models.families import (
     SEPARATOR,
     SOME,
     WIDTH,
+    exact_attention,
     logits_of,
     one,
     prune_with_,
     pruned_model,
     ragged,
     run,
+    stock_precision,
     tiny_model,
     trace_of,
 )
@@ -41,6 +43,10 @@ def close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, atol=1e-11, rtol=1e-11)
 
 
+def close_to_stock(name: str, ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, atol=max(1e-11, stock_precision(name)), rtol=1e-11)
+
+
 def kept_positions(trace: Trace, row: int) -> list[list[int]]:
     """The tokens of one sequence that each layer leaves."""
     return [alive[row].nonzero().flatten().tolist() for alive in trace.alive[1:]]
@@ -50,7 +56,7 @@ def kept_positions(trace: Trace, row: int) -> list[list[int]]:
 
 
 def test_gates_fire(name: str) -> None:
-    model = tiny_model(name, attention="eager")
+    model = tiny_model(name, attention=exact_attention(name))
     inputs = ragged(model)
     dense = logits_of(model, inputs)
     prune_with_(model)
@@ -62,7 +68,7 @@ def test_gates_fire(name: str) -> None:
     assert ((kept > 1) & (kept < lengths[:, None])).any(), "and not simply all of them"
     several = lengths > 3
     assert (pruned - dense)[several].abs().amax(dim=-1).min() > 1e-3, "dropped tokens change the logits"
-    close(pruned[lengths == 1], dense[lengths == 1])
+    close_to_stock(name, pruned[lengths == 1], dense[lengths == 1])
 
 
 def test_decisions_follow_from_the_scores(name: str) -> None:
@@ -103,6 +109,8 @@ def test_paper_scale_is_the_relative_scale_divided_by_the_length(name: str) -> N
 def test_off_is_the_stock_model_bit_for_bit(name: str, attention: str) -> None:
     if name == "mpnet" and attention == "sdpa":
         pytest.skip("MPNet has one attention implementation")
+    if name == "modernbert" and attention == "eager":
+        pytest.skip("the stock model gives NaN there for padding that sees no token in its window")
     model = tiny_model(name, attention=attention)
     inputs = ragged(model)
     stock = logits_of(model, inputs)
@@ -116,34 +124,34 @@ def test_off_is_the_stock_model_bit_for_bit(name: str, attention: str) -> None:
 
 @pytest.mark.parametrize("thresholds", [NOTHING, (0.0,) * LAYERS])
 def test_pruning_nothing_is_the_stock_model(name: str, thresholds: tuple[float, ...]) -> None:
-    model = tiny_model(name, attention="eager")
+    model = tiny_model(name, attention=exact_attention(name))
     inputs = ragged(model)
     with torch.no_grad():
         stock = model(**inputs, output_hidden_states=True)
         prune_with_(model, thresholds)
         ours = model(**inputs, output_hidden_states=True)
     assert torch.equal(trace_of(model).kept(), trace_of(model).lengths()[:, None].expand(-1, LAYERS))
-    close(ours.logits, stock.logits)
+    close_to_stock(name, ours.logits, stock.logits)
     live = inputs["attention_mask"].bool()
     for mine, theirs in zip(ours.hidden_states, stock.hidden_states, strict=True):
-        close(mine[live], theirs[live])
+        close_to_stock(name, mine[live], theirs[live])
 
 
 def test_dropout_falls_where_the_stock_model_drops(name: str) -> None:
     """In training with the same seed, every dropout of the layer draws the same mask as the stock layer's."""
-    model = tiny_model(name, attention="eager", dropout=0.3).train()
+    model = tiny_model(name, attention=exact_attention(name), dropout=0.3).train()
     inputs = ragged(model)
     torch.manual_seed(1)
     stock = logits_of(model, inputs)
     prune_with_(model, NOTHING)
     torch.manual_seed(1)
-    close(logits_of(model, inputs), stock)
+    close_to_stock(name, logits_of(model, inputs), stock)
     torch.manual_seed(2)
     assert (logits_of(model, inputs) - stock).abs().max() > 1e-3
 
 
 def test_scores_are_taken_before_dropout(name: str) -> None:
-    changes = {"attention_dropout" if name == "distilbert" else "attention_probs_dropout_prob": 0.9}
+    changes = {"attention_dropout" if name in ("distilbert", "modernbert") else "attention_probs_dropout_prob": 0.9}
     inputs = ragged(model := pruned_model(name, NOTHING, changes=changes))
     with torch.no_grad():
         calm = model(**inputs, output_hidden_states=True).hidden_states[1]
@@ -176,7 +184,7 @@ def test_unprune_restores_everything(name: str) -> None:
 
 def test_hidden_states_are_available(name: str) -> None:
     """One more than layers, as stock; the first layer's output is dense, because its tokens die after attention."""
-    model = tiny_model(name, attention="eager")
+    model = tiny_model(name, attention=exact_attention(name))
     inputs = ragged(model)
     with torch.no_grad():
         stock = model(**inputs, output_hidden_states=True).hidden_states
@@ -187,7 +195,7 @@ def test_hidden_states_are_available(name: str) -> None:
     assert all(state.shape == (len(LENGTHS), max(LENGTHS), WIDTH) for state in ours)
     live = inputs["attention_mask"].bool()
     for layer in (0, 1):
-        close(ours[layer][live], stock[layer][live])
+        close_to_stock(name, ours[layer][live], stock[layer][live])
     assert (ours[2][live] - stock[2][live]).abs().max() > 1e-3
     assert torch.equal(ours[-1], final)
 

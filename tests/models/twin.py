@@ -50,10 +50,19 @@ def physically_dropped(
         tokens = len(positions)
         left[positions] = hidden
         where = torch.arange(tokens) if renumber else torch.tensor(positions)
-        query, key, value = (linear(hidden).view(tokens, parts.spec.heads, -1).transpose(0, 1) for linear in parts.qkv)
+        given_to_attention = parts.attention_norm(hidden) if parts.spec.pre_norm else hidden
+        query, key, value = (
+            part.view(tokens, parts.spec.heads, -1).transpose(0, 1)
+            for part in torch.cat([linear(given_to_attention) for linear in parts.qkv], dim=-1).chunk(3, dim=-1)
+        )
+        if parts.spec.rotary_base is not None:
+            query, key = (_turned(part, where, parts.spec.rotary_base) for part in (query, key))
         logits = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
         if bias is not None:
             logits = logits + bias[:, where][:, :, where]
+        if parts.spec.window is not None:
+            far = (where[:, None] - where[None, :]).abs() > parts.spec.window
+            logits = logits.masked_fill(far, -math.inf)
         probabilities = torch.softmax(logits, dim=-1)
         received = probabilities.mean(dim=0).sum(dim=0)
         if by == "value":  # each head's share by what it carries, and then 1 on average
@@ -68,14 +77,42 @@ def physically_dropped(
             stays = [i for i in range(tokens) if positions[i] in given[layer]]
 
         context = (probabilities @ value).transpose(0, 1).reshape(tokens, -1)[stays]
-        attended = parts.attention_norm(parts.attention_output(context) + hidden[stays])
-        inner = parts.spec.activation(parts.ffn_in[0](attended))
-        hidden = parts.output_norm(parts.ffn_out(inner) + attended)
+        hidden = _finished(parts, context, hidden[stays])
         scores.append(dict(zip(positions, score.tolist(), strict=True)))
         positions = [positions[i] for i in stays]
         kept.append(positions)
     left[positions] = hidden
-    return Dropped(hidden, kept, scores, left)
+    final_norm = getattr(model.base_model, "final_norm", torch.nn.Identity())
+    return Dropped(final_norm(hidden), kept, scores, final_norm(left))
+
+
+def _finished(parts: LayerParts, context: Tensor, hidden: Tensor) -> Tensor:
+    """The layer after attention, word by word as the papers have it."""
+
+    def feed_forward(values: Tensor) -> Tensor:
+        wide = torch.cat([linear(values) for linear in parts.ffn_in], dim=-1)
+        if parts.spec.gated:
+            half = wide.shape[-1] // 2
+            return parts.ffn_out(parts.spec.activation(wide[:, :half]) * wide[:, half:])
+        return parts.ffn_out(parts.spec.activation(wide))
+
+    mixed = parts.attention_output(context) + hidden
+    if parts.spec.pre_norm:
+        return mixed + feed_forward(parts.output_norm(mixed))
+    attended = parts.attention_norm(mixed)
+    return parts.output_norm(feed_forward(attended) + attended)
+
+
+def _turned(states: Tensor, where: Tensor, base: float) -> Tensor:
+    """(heads, tokens, head width): pair i, of places i and i + half, turns by position x base^(-2i / head width).
+
+    Angles, cosines and sines are in float32, as the stock models have them."""
+    half = states.shape[-1] // 2
+    slow = 1.0 / (base ** (torch.arange(0, 2 * half, 2, dtype=torch.float32) / (2 * half)))
+    angles = where.float()[:, None] * slow
+    cosine, sine = angles.cos().double(), angles.sin().double()
+    low, high = states[..., :half], states[..., half:]
+    return torch.cat([low * cosine - high * sine, high * cosine + low * sine], dim=-1)
 
 
 def _layers_in_order(model: Any) -> list[LayerParts]:

@@ -34,6 +34,7 @@ from thresher.training.stage import (
     run_stage,
     total_steps,
 )
+from thresher.training.targets import Targets
 from thresher.training.trainer import Trainer
 
 SETTINGS = LoopSettings(
@@ -197,7 +198,7 @@ def test_micro_batches_make_the_same_step(stage: str, accumulate: int) -> None:
     def step(parts: int) -> tuple[dict[str, Tensor], Recorder]:
         model = gated_model(dropout=0.0)
         gates_of(model).set_mode("off" if stage == "finetune" else "hard")
-        targets = torch.randn(48, 2, generator=torch.Generator().manual_seed(5))
+        targets = Targets(torch.randn(48, 2, generator=torch.Generator().manual_seed(5)))
         loss = finetune_loss if stage == "finetune" else hard_with_teacher(model)
         plan = StagePlan(name=stage, steps=1, loss=loss, targets=None if stage == "finetune" else targets)
         settings = replace(SETTINGS, accumulate=parts, clip=1e9)

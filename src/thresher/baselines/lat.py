@@ -12,6 +12,7 @@ from thresher.baselines.evolution import Candidate, Lengths, evolve
 from thresher.core.cost import relative_flops
 from thresher.core.losses import distillation_loss
 from thresher.models.attach import gates_of
+from thresher.models.heads import outputs_in
 from thresher.models.rules import TopCount
 from thresher.training.budget import SLACK
 from thresher.training.method import Method
@@ -100,18 +101,19 @@ class Lat(Method):
         share = 1 / (1 + len(self._drawn[0]))
         gates, inputs = gates_of(model), model_inputs(batch)
         gates.set_mode("off")
-        logits = model(**inputs).logits
+        logits = outputs_in(model(**inputs))
         gates.set_mode("hard")
         taught = taught_loss(logits, batch, config=self.config, means=self.run.means)
         yield Loss(total=share * taught, flops=torch.full((), share, device=logits.device))
         on_cpu = logits.device.type == "cpu"  # a recorded step has tensors of one length
         for lengths, left_out in zip(*self._drawn, strict=True):
             with self.rule.trying(lengths), gates.leaving_out(left_out), gates.shortening(on_cpu):
-                small = model(**inputs).logits
+                small = outputs_in(model(**inputs))
             trace = gates.trace
             assert trace is not None  # the forward pass above leaves one
             flops = relative_flops(self.run.shape, trace.lengths(), trace.kept())
-            taught = distillation_loss(small, logits.detach(), temperature=1.0, means=self.run.means)
+            alive = inputs["attention_mask"].bool()
+            taught = distillation_loss(small, logits.detach(), temperature=1.0, means=self.run.means, alive=alive)
             yield Loss(total=share * taught, flops=share * flops)
 
     def _lengths(

@@ -3,6 +3,7 @@
 import math
 
 from thresher.core.gates import ramp
+from thresher.core.heads import OF_TOKENS
 from thresher.errors import ConfigError
 from thresher.training.budget import SLACK
 from thresher.training.method import Method, Thresholds
@@ -32,6 +33,10 @@ class Collapse(Method):
         super().begin()
         if "first" not in self.gates.config.protect:
             raise ConfigError("method = 'collapse' keeps only protected tokens; add 'first' to protect")
+        if self.run.means in OF_TOKENS:
+            raise ConfigError(
+                "method = 'collapse' leaves first tokens alone, and the head reads every token; use another method"
+            )
         self._check_target(self._from(0))
         self.gates.set_thresholds(self._from(self.run.shape.layers - 1))
 

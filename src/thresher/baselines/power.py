@@ -10,6 +10,7 @@ from thresher.core.losses import budget_term
 from thresher.core.ranks import places
 from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
+from thresher.models.heads import outputs_in
 from thresher.models.rules import TopCount
 from thresher.training.method import Method
 from thresher.training.objective import Loss, model_inputs, taught_loss
@@ -65,7 +66,7 @@ class Power(Method):
 
     def soft_loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Task loss plus the price of retention: the published L1, later layers dearer, or the distance to a target."""
-        logits = model(**model_inputs(batch)).logits
+        logits = outputs_in(model(**model_inputs(batch)))
         trace = gates_of(model).trace
         assert trace is not None  # the forward pass above leaves one
         kept = torch.stack([gate.sum(dim=-1) for gate in trace.gates], dim=-1)

@@ -19,9 +19,11 @@ from thresher.cli import (
     export,
     prune,
     quantize,
+    report,
     reproduce,
     score,
     search,
+    serve,
 )
 from thresher.cli.output import fail, no_room, take_any_character
 from thresher.cli.quiet import loud_afterwards
@@ -83,7 +85,9 @@ for name, command in (
     ("quantize", quantize.quantize),
     ("export", export.export),
     ("explain", explain.explain),
+    ("report", report.report),
     ("score", score.score),
+    ("serve", serve.serve),
     ("bench", bench.bench),
     ("doctor", doctor.doctor),
     ("reproduce", reproduce.reproduce),

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from thresher.core.heads import Head
     from thresher.evaluation.explain import Explanation
 
 
@@ -21,20 +20,23 @@ def explain(
     run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
     text: Annotated[str, typer.Argument(help="the text to explain")],
     pair: Annotated[
-        str | None, typer.Argument(help="the second text, for models of pairs; a reranker's document")
+        str | None,
+        typer.Argument(help="the second text, for models of pairs; a reranker's document, a question's context"),
     ] = None,
     svg: Annotated[Path | None, typer.Option(help="also write the picture to this SVG file")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show in colour which layer dropped which token, and the decision with its probability, beside the dense model's.
 
-    A reranker shows its score, an embedding model how near the embedding is to the dense model's.
+    A reranker shows its score, an embedding model how near the embedding is to the dense model's, a model for questions
+    its answer, one for tags the entities.
 
     Example: thresher explain runs/demo "a gripping film that never lets go"
     """
     from thresher.cli.output import console, print_json, quiet_libraries
     from thresher.errors import DataError, RunError
     from thresher.evaluation.explain import explain as explain_text
+    from thresher.evaluation.explain import unpruned
     from thresher.evaluation.lineup import dense_of
     from thresher.models.checkpoint import load
     from thresher.models.heads import head_of
@@ -66,27 +68,14 @@ def explain(
         print_explanation(screen, found, dense)
 
 
-def unpruned(folder: Path, head: "Head | None" = None) -> "tuple[Any, Any]":
-    """A dense model, with gates that keep everything, and its tokenizer. `head`: what a run says of its outputs."""
-    from thresher.config import PruneConfig
-    from thresher.models.attach import gates_of, prune_
-    from thresher.models.checkpoint import load_dense
-    from thresher.models.heads import set_head_
-
-    model, tokenizer = load_dense(folder, whole=True)
-    if head is not None and head.means != "embedding":
-        set_head_(model, head)
-    prune_(model, PruneConfig(collapse_last=False))
-    gates = gates_of(model)
-    gates.set_thresholds([0.0] * len(gates.thresholds))
-    return model, tokenizer
-
-
 def _beside(found: "Explanation", dense: "Explanation") -> dict[str, Any]:
     """What the dense model decides, for JSON."""
     if found.embedding is not None:
         return {"cosine": found.cosine_to(dense)}
-    names = ("score",) if dense.score is not None else ("labels",) if dense.labels is not None else ()
+    if dense.entities is not None:
+        return {"entities": dense.to_dict()["entities"]}
+    names: tuple[str, ...] = ("answer", "start", "end", "margin") if dense.answer is not None else ()
+    names = ("score",) if dense.score is not None else ("labels",) if dense.labels is not None else names
     return {name: getattr(dense, name) for name in names or ("label", "probability", "value")}
 
 
@@ -103,28 +92,17 @@ def print_explanation(screen: "Console", found: "Explanation", dense: "Explanati
         if layer is not None:
             line.append(str(layer).translate(_SUBSCRIPTS), style="dim")
     screen.print(line)
-    beside = "" if dense is None else f", dense {_decision(dense)}\n"
+    beside = "" if dense is None else f", dense {dense.decision()}\n"
     if found.embedding is not None:
         near = "what the same weights give with nothing dropped" if dense is None else "the dense model's"
         beside = f" of {near}\n"
     kept = " ".join(str(count) for count in found.kept_per_layer)
     cost = f"tokens {len(found.tokens)} -> {kept}   relative FLOPs {found.relative_flops:.2f}"
-    screen.print(f"-> [bold]{escape(_decision(found, dense))}[/bold]{escape(beside)}   {cost}")
+    screen.print(f"-> [bold]{escape(found.decision(dense))}[/bold]{escape(beside)}   {cost}")
+    if found.windows > 1:
+        screen.print(f"one of {found.windows} windows; the decision is of all of them")
     if found.truncated:
         screen.print("[yellow]the text was longer than in training and was truncated[/yellow]")
-
-
-def _decision(found: "Explanation", dense: "Explanation | None" = None) -> str:
-    """An embedding has none: it is as near as this to the dense model's, or to its own with nothing dropped."""
-    if found.value is not None:
-        return f"value {found.value:.3f}"
-    if found.score is not None:
-        return f"score {found.score:.3f}"
-    if found.labels is not None:
-        return ", ".join(f"{name} ({100 * value:.1f}%)" for name, value in found.labels.items()) or "no label"
-    if found.embedding is not None:
-        return f"cosine {found.cosine if dense is None else found.cosine_to(dense):.4f}"
-    return f"{found.label} ({100 * (found.probability or 0):.1f}%)"
 
 
 def print_legend(screen: "Console", layers: int) -> None:
@@ -158,10 +136,6 @@ _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 def _style(layer: int | None, layers: int) -> str:
-    """Green for survivors; dropped tokens from dark red (first layer) to bright yellow (last layer)."""
-    if layer is None:
-        return "bold green"
-    share = (layer - 1) / max(1, layers - 1)
-    low, high = ((178, 34, 52), (240, 130, 40)) if share < 0.5 else ((240, 130, 40), (255, 235, 120))
-    place = 2 * share if share < 0.5 else 2 * share - 1
-    return "rgb({},{},{})".format(*(round(a + (b - a) * place) for a, b in zip(low, high, strict=True)))
+    from thresher.report.colours import SURVIVOR, colour_of
+
+    return f"bold {SURVIVOR}" if layer is None else "rgb({},{},{})".format(*colour_of(layer, layers))

@@ -12,17 +12,17 @@ SHORTEST = 4  # a text of one token and its special tokens, with a separator to 
 
 def check_window(window: Any) -> int:
     """How many texts are read at a time."""
-    return _whole("window", window, low=1, unit="texts")
+    return whole_number("window", window, low=1, unit="texts")
 
 
 def check_max_tokens(max_tokens: Any) -> int:
     """How many tokens a batch may have."""
-    return _whole("max_tokens", max_tokens, low=1, unit="tokens")
+    return whole_number("max_tokens", max_tokens, low=1, unit="tokens")
 
 
 def check_max_length(max_length: Any) -> int | None:
     """The longest text in tokens, or None for the longest there is."""
-    return None if max_length is None else _whole("max_length", max_length, low=SHORTEST, unit="tokens")
+    return None if max_length is None else whole_number("max_length", max_length, low=SHORTEST, unit="tokens")
 
 
 def check_sizes(sizes: Any) -> list[tuple[int, int]]:
@@ -33,23 +33,26 @@ def check_sizes(sizes: Any) -> list[tuple[int, int]]:
         pairs = [()]
     if any(len(pair) != 2 for pair in pairs):
         raise ConfigError(f"sizes = {shown(sizes)} are not pairs; give (texts, tokens of each) for every batch")
-    counted = [(_whole("sizes", a, low=1, unit="texts"), _whole("sizes", b, low=1, unit="tokens")) for a, b in pairs]
+    counted = [
+        (whole_number("sizes", a, low=1, unit="texts"), whole_number("sizes", b, low=1, unit="tokens"))
+        for a, b in pairs
+    ]
     return counted
 
 
 def check_threads(threads: Any) -> int | None:
     """How many threads compute, or None for as many as there are."""
-    return None if threads is None else _whole("threads", threads, low=1, unit="threads")
+    return None if threads is None else whole_number("threads", threads, low=1, unit="threads")
 
 
 def check_workers(workers: Any) -> int | None:
     """How many processes tokenize, 0 for none, or None for as many as pay."""
-    return None if workers is None else _whole("workers", workers, low=0, unit="processes")
+    return None if workers is None else whole_number("workers", workers, low=0, unit="processes")
 
 
 def check_top_k(top_k: Any) -> int | None:
     """How many documents a ranking has, or None for all."""
-    return None if top_k is None else _whole("top_k", top_k, low=1, unit="documents")
+    return None if top_k is None else whole_number("top_k", top_k, low=1, unit="documents")
 
 
 def check_items(items: Any, *, name: str = "texts") -> Any:
@@ -80,7 +83,8 @@ def check_dtype_name(dtype: Any) -> str:
     return dtype
 
 
-def _whole(name: str, value: Any, *, low: int, unit: str) -> int:
+def whole_number(name: str, value: Any, *, low: int, unit: str) -> int:
+    """A whole number of at least `low`."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)  # numpy's and torch's whole numbers, too
     except TypeError:

@@ -14,7 +14,7 @@ from thresher.engine.inputs import Tables
 from thresher.errors import ModelError
 from thresher.tokenizing.tokens import Tokens
 
-EXECUTED = ("first", "mean")  # what the CUDA executor and exported graphs give heads to read; the CPU's give all
+EXECUTED = ("first", "mean")  # what exported graphs give heads to read; the engine's executors give all
 Ids = Sequence[Sequence[int]] | Tokens
 Types = Sequence[Sequence[int] | None] | None  # missing token types are zeros
 
@@ -56,6 +56,9 @@ class Executor(Protocol):
 
     def run(self, packed: Any) -> Output:
         """Launch and finish."""
+
+    def with_plan(self, plan: PruningPlan) -> "Executor":
+        """The same weights with another plan."""
 
     def check_alive(self) -> None:
         """After a failure: a ModelError where the device will never answer again, so that no text is to blame."""

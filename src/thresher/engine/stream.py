@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from thresher.core.heads import Head
 from thresher.engine.answers import Answers
 from thresher.engine.executor import Executor, Output
 from thresher.engine.forks import check_stream
 from thresher.engine.inputs import Tables
+from thresher.engine.predictions import Outputs
 from thresher.engine.tokenizing import Tokenizing
 from thresher.engine.windows import Item, Neighbours, Source, batches_of
 from thresher.text import first_line
@@ -63,7 +65,7 @@ class TextStream:
                 self._read(source, waiting, pool)
                 self._launch(source, waiting, groups, flying, max_tokens)
                 if flying:
-                    done = self._finished(flying.popleft())
+                    done = self.finish(flying.popleft())
                     # The device gets its next batch before anybody looks at what it has computed.
                     self._read(source, waiting, pool)
                     self._launch(source, waiting, groups, flying, max_tokens)
@@ -77,7 +79,7 @@ class TextStream:
 
     def nothing(self) -> Answers:
         """The answers of no text at all."""
-        return self._finished(Group(Tokens.of([]), []))
+        return self.finish(Group(Tokens.of([]), []))
 
     def tokens(self, items: Sequence[Item]) -> Tokens:
         """What the texts are to the model; those that its tables do not cover have a problem."""
@@ -106,13 +108,14 @@ class TextStream:
         while len(flying) < self.executor.in_flight:
             group = groups.take(rest=not waiting and source.pauses)
             if group is not None:
-                flying.append(self._launched(group, max_tokens))
+                flying.append(self.begin(group, max_tokens))
             elif waiting and (waiting[0].done() or not flying):
                 groups.add(waiting.popleft().result())
             else:
                 return
 
-    def _launched(self, tokens: Tokens, max_tokens: int) -> Group:
+    def begin(self, tokens: Tokens, max_tokens: int) -> Group:
+        """Launch texts, in as many batches as they need; `finish` gives their answers."""
         batches = batches_of(tokens, max_tokens, by_length=self.executor.by_length)
         return Group(tokens, [Launched(numbers, self._begun(tokens, numbers)) for numbers in batches])
 
@@ -128,7 +131,7 @@ class TextStream:
             return fail
         return lambda: self.executor.finish(begun)
 
-    def _finished(self, group: Group) -> Answers:
+    def finish(self, group: Group) -> Answers:
         """All of a group's texts, back in order."""
         tokens, texts = group.tokens, len(group.tokens)
         problems = {number: problem.says for number, problem in tokens.problems.items()}
@@ -142,6 +145,24 @@ class TextStream:
         for number in np.flatnonzero(computed & ~np.isfinite(outputs).all(axis=1)).tolist():
             problems[number] = f"the prediction is not a number in {self.executor.dtype}"  # or it would pass for one
         return Answers(self.head, self.names, outputs, kept, tokens.lengths, tokens.truncated, problems)
+
+    def token_outputs(
+        self, tokens: Tokens, max_tokens: int, *, width: int
+    ) -> tuple[Outputs, NDArray[np.int32], dict[int, str]]:
+        """Of a head that reads every token: its outputs (total, width), zeros where there is a problem; what each layer
+        kept (texts, layers); and problems, by the text's number."""
+        outputs = np.zeros((tokens.total, width), np.float32)
+        kept = np.zeros((len(tokens), self.executor.shape.layers), np.int32)
+        problems: dict[int, str] = {}
+        for batch in self.begin(tokens, max_tokens).batches:
+            for numbers, found in self._computed(tokens, batch, problems):
+                places = np.concatenate([np.arange(*tokens.starts[number : number + 2]) for number in numbers.tolist()])
+                outputs[places], kept[numbers] = found.outputs.numpy(), found.kept.numpy()
+        bad = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
+        for number in np.unique(np.searchsorted(tokens.starts, bad, side="right") - 1).tolist():
+            problems[number] = f"the prediction is not a number in {self.executor.dtype}"
+            outputs[tokens.starts[number] : tokens.starts[number + 1]] = 0
+        return outputs, kept, problems
 
     def _computed(self, tokens: Tokens, batch: Launched, problems: dict[int, str]) -> Iterator[tuple[Places, Output]]:
         """A batch's texts with their outputs.

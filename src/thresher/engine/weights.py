@@ -12,7 +12,7 @@ from thresher.core.cost import EncoderShape
 from thresher.core.layer import LayerSpec
 from thresher.core.scores import at_least_float32
 from thresher.engine.ragged import Ragged
-from thresher.models.adapter import LayerParts, token_head
+from thresher.models.adapter import LayerParts
 from thresher.models.attach import encoder_shape
 from thresher.models.heads import head_of
 from thresher.models.registry import family_of
@@ -188,7 +188,7 @@ def _head(model: Any, family: Any) -> HeadWeights:
     head = head_of(model)
     if head.means == "embedding":
         return HeadWeights(head.reads, normalised=head.normalised, cut_to=head.width)
-    parts = token_head(model, head.means) if head.reads == "tokens" else family.head(model)
+    parts = family.token_head(model, head.means) if head.reads == "tokens" else family.head(model)
     dense = None if parts.dense is None else _affine(parts.dense)
     norm = None if parts.norm is None else _norm(parts.norm)
     return HeadWeights(head.reads, dense, parts.activation, norm, _affine(parts.output))

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from thresher.evaluation.quality import chosen_threshold, encoded_rows
-from thresher.models.predict import predict
+from thresher.models.predict import device_of, predict
 from thresher.tasks.bootstrap import Drop, paired_drop
 from thresher.tasks.encode import padded_batches
 from thresher.tasks.task import Task
@@ -16,7 +16,7 @@ def held_out_drop(
 ) -> Drop:
     """The drop of a model with gates against the weights `dense`, with its 95% interval; the model is left as found."""
     data = encoded_rows(model, tokenizer, task, task.test[split], max_length=max_length)
-    batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
+    batches = padded_batches(data, pad_id=tokenizer.pad_token_id, device=device_of(model))
     own = {name: value.clone() for name, value in model.state_dict().items()}
     pruned = predict(model, batches, pruned=True).logits.numpy()
     threshold = chosen_threshold(model, tokenizer, task, max_length=max_length)

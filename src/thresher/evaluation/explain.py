@@ -1,21 +1,25 @@
 """Which layer dropped which token of one text, and what the model then decided."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from thresher.config import PruneConfig
 from thresher.core.cost import relative_flops
 from thresher.core.heads import Head
+from thresher.engine.of_tokens import Computed, TextEntity, answers_in, tagged_in
 from thresher.engine.predictions import answers
 from thresher.errors import DataError
 from thresher.evaluation.quality import encoded_inputs
-from thresher.models.attach import encoder_shape, length_in_training
-from thresher.models.heads import head_of
+from thresher.models.attach import encoder_shape, gates_of, length_in_training, prune_
+from thresher.models.checkpoint import load_dense
+from thresher.models.heads import head_of, outputs_in, set_head_
 from thresher.models.predict import evaluating
 from thresher.tasks.encode import collate
 from thresher.tasks.metrics import cosines
@@ -31,6 +35,10 @@ class Explanation:
     For a regression `label` is empty and `probability` None; `value` holds the prediction. A reranker has a `score`
     between 0 and 1. Of several labels, `labels` are those of at least one half, with their probabilities, the likeliest
     first. An `embedding` is (width,); `cosine` is to what the same weights give with nothing dropped.
+
+    An `answer` is a text of the context, from `start` to before `end`, or empty; `margin` is by how much no answer
+    scores higher. `entities` are those of a text. Either is of all `windows`, the tokens are of one: that with the
+    answer, or the first.
     """
 
     tokens: list[str]
@@ -47,16 +55,51 @@ class Explanation:
     labels: dict[str, float] | None = None
     cosine: float | None = None
     embedding: tuple[float, ...] | None = field(default=None, repr=False)
+    answer: str | None = None
+    start: int | None = None
+    end: int | None = None
+    margin: float | None = None
+    entities: tuple[TextEntity, ...] | None = None
+    windows: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it, without what this head does not have, and without the vector."""
         found = asdict(self)
-        absent = [name for name in ("score", "labels", "cosine") if found[name] is None]
+        special = ("score", "labels", "cosine", "answer", "start", "end", "margin", "entities")
+        absent = [name for name in special if found[name] is None]
         return {name: value for name, value in found.items() if name not in (*absent, "embedding")}
 
     def cosine_to(self, other: "Explanation") -> float:
         """How near the embeddings of two models are."""
         return _cosine(self.embedding or (), other.embedding or ())
+
+    def decision(self, dense: "Explanation | None" = None) -> str:
+        """What the model decides, for people. An embedding decides nothing: it is as near as this to the dense model's,
+        or without one to its own with nothing dropped."""
+        if self.answer is not None:
+            return f"'{self.answer}'" if self.answer else "no answer"
+        if self.entities is not None:
+            return ", ".join(f"{one.label} '{one.text}'" for one in self.entities) or "no entity"
+        if self.value is not None:
+            return f"value {self.value:.3f}"
+        if self.score is not None:
+            return f"score {self.score:.3f}"
+        if self.labels is not None:
+            return ", ".join(f"{name} ({100 * value:.1f}%)" for name, value in self.labels.items()) or "no label"
+        if self.embedding is not None:
+            return f"cosine {self.cosine if dense is None else self.cosine_to(dense):.4f}"
+        return f"{self.label} ({100 * (self.probability or 0):.1f}%)"
+
+
+def unpruned(folder: Path, head: Head | None = None) -> tuple[Any, Any]:
+    """A dense model, with gates that keep everything, and its tokenizer. `head`: what a run says of its outputs."""
+    model, tokenizer = load_dense(folder, whole=True)
+    if head is not None and head.means != "embedding":
+        set_head_(model, head)
+    prune_(model, PruneConfig(collapse_last=False))
+    gates = gates_of(model)
+    gates.set_thresholds([0.0] * len(gates.thresholds))
+    return model, tokenizer
 
 
 @torch.inference_mode()
@@ -73,8 +116,11 @@ def explain(
     head = head_of(model)
     if head.means == "score" and pair is None:
         raise DataError("a reranker scores a document for a query; give both, the query first")
-    if head.means == "embedding" and pair is not None:
-        raise DataError("an embedding is of one text, but two were given; explain each on its own")
+    if head.means == "span" and pair is None:
+        raise DataError("a question is answered from a context; give both, the question first")
+    if head.means in ("embedding", "tags") and pair is not None:
+        kind = "an embedding is" if head.means == "embedding" else "tags are"
+        raise DataError(f"{kind} of one text, but two were given; explain each on its own")
     if max_length is None:
         max_length = length_in_training(model)
     data = encoded_inputs(model, tokenizer, [Example(text=text, pair=pair, label=0)], max_length=max_length)
@@ -82,29 +128,50 @@ def explain(
     device = next(model.parameters()).device
     inputs = {name: value.to(device) for name, value in batch.items() if name != "labels"}
     with evaluating(model, "hard") as gates:
-        logits = model(**inputs).logits[0].float().cpu()
+        logits = outputs_in(model(**inputs)).float().cpu()
         trace = gates.trace
     with evaluating(model, "off"):
-        whole = model(**inputs).logits[0].float().cpu() if head.means == "embedding" else None
+        whole = outputs_in(model(**inputs))[0].float().cpu() if head.means == "embedding" else None
     assert trace is not None  # the forward pass above leaves one
-    alive = torch.stack(trace.alive)[:, 0].cpu()  # (layers + 1, tokens)
     lengths, kept = trace.lengths().cpu(), trace.kept().cpu()
+    names = [str(model.config.id2label[index]) for index in range(model.config.num_labels)]
+    shown = 0  # the sequence whose tokens are shown
+    if data.windows is None:
+        decision = _decision(head, names, logits[0], whole)
+    else:
+        flat = logits[batch["attention_mask"].bool()].numpy()
+        found = Computed(data.windows, flat, kept.numpy().astype(np.int32), {})
+        decision, shown = _of_tokens(head, names, found, text if pair is None else pair)
+    alive = torch.stack(trace.alive)[:, shown, : int(lengths[shown])].cpu()  # (layers + 1, tokens)
     layers = len(alive) - 1
     survived = alive.long().sum(dim=0) - 1  # how many layers each token came out of
-    tokens = tokenizer.convert_ids_to_tokens(data.rows[0].input_ids)
+    tokens = tokenizer.convert_ids_to_tokens(data.rows[shown].input_ids)
     return Explanation(
         tokens=tokens,
         dropped_at=[None if count == layers else int(count) + 1 for count in survived.tolist()],
-        kept_per_layer=kept[0].tolist(),
+        kept_per_layer=kept[shown].tolist(),
         layers=layers,
-        **_decision(head, model.config.id2label, logits, whole),
+        **decision,
         relative_flops=float(relative_flops(encoder_shape(model), lengths, kept)),
         truncated=data.truncated > 0,
         pieces=readable(tokenizer, tokens),
     )
 
 
-def _decision(head: Head, names: Mapping[int, str], logits: Tensor, whole: Tensor | None) -> dict[str, Any]:
+def _of_tokens(head: Head, names: Sequence[str], found: Computed, text: str) -> tuple[dict[str, Any], int]:
+    """What an Explanation says of outputs for every token, and the window it shows."""
+    nothing: dict[str, Any] = {"label": "", "probability": None, "value": None, "windows": len(found.windows)}
+    if head.means == "tags":
+        (tagged,) = tagged_in(found, [text], names)
+        return {**nothing, "entities": tagged.entities}, 0
+    threshold = head.null_threshold or 0.0
+    (answer,) = answers_in(found, [text], null_threshold=threshold)
+    margin = None if answer.score is None or answer.null_score is None else answer.null_score - answer.score
+    said = {"answer": answer.text, "start": answer.start, "end": answer.end, "margin": margin}
+    return {**nothing, **said}, 0 if answer.start is None else found.window_with(answer.start)
+
+
+def _decision(head: Head, names: Sequence[str], logits: Tensor, whole: Tensor | None) -> dict[str, Any]:
     """What an Explanation says of outputs (outputs,), by what they mean. whole: an embedding with nothing dropped."""
     nothing: dict[str, Any] = {"label": "", "probability": None, "value": None}
     if head.means == "value":
@@ -112,14 +179,14 @@ def _decision(head: Head, names: Mapping[int, str], logits: Tensor, whole: Tenso
     if head.means == "score":
         return {**nothing, "score": float(torch.sigmoid(logits[0]))}
     if head.means == "labels":
-        (found,) = answers(head, [str(names[i]) for i in range(len(logits))], logits[None].numpy())
+        (found,) = answers(head, names, logits[None].numpy())
         return {**nothing, "labels": {name: found["probabilities"][name] for name in found["labels"]}}
     if whole is not None:
         vector = tuple(logits.tolist())
         return {**nothing, "cosine": _cosine(vector, whole.tolist()), "embedding": vector}
     probabilities = torch.softmax(logits, dim=-1)
     best = int(probabilities.argmax())
-    return {**nothing, "label": str(names[best]), "probability": float(probabilities[best])}
+    return {**nothing, "label": names[best], "probability": float(probabilities[best])}
 
 
 def _cosine(ours: Sequence[float], theirs: Sequence[float]) -> float:

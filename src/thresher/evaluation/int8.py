@@ -11,6 +11,7 @@ from thresher.engine.engine import Engine
 from thresher.engine.find_scales import Text
 from thresher.engine.weights import LayerScales
 from thresher.evaluation.agreement import Logits, agreement
+from thresher.evaluation.of_tokens import in_order, to_compare
 from thresher.models.checkpoint import Checkpoint
 from thresher.models.heads import head_of
 
@@ -40,14 +41,16 @@ def measure_arithmetics(
 ) -> dict[str, Measured]:
     """A loaded run in each of DTYPES. `score` gives the metrics of the logits; `on_texts` is told how many texts were
     just computed, every one once for each arithmetic."""
-    means = head_of(checkpoint.model).means
+    means, lengths = head_of(checkpoint.model).means, [len(ids) for ids, _ in test]
     found: dict[str, Measured] = {}
     exact: Logits | None = None
     for dtype in DTYPES:
         engine = Engine.from_model(checkpoint.model, checkpoint.tokenizer, backend="cpu", dtype=dtype, scales=scales)
-        logits, kept = run_texts(computed_by(engine), test, restores=engine.executor.plan.restores, on_texts=on_texts)
+        restores = engine.executor.plan.restores
+        logits, kept = run_texts(computed_by(engine), test, restores=restores, means=means, on_texts=on_texts)
         exact = logits if exact is None else exact
-        found[dtype] = Measured(metrics=score(logits), agreement=agreement(logits, exact, means), kept=kept)
+        ours, theirs = (to_compare(each, lengths, means) for each in (logits, exact))
+        found[dtype] = Measured(metrics=score(logits), agreement=agreement(ours, theirs, means), kept=kept)
     return found
 
 
@@ -64,6 +67,7 @@ def run_texts(
     test: Sequence[Text],
     *,
     restores: bool,
+    means: str,
     batch: int = BATCH,
     on_texts: Callable[[int], None] = lambda count: None,
 ) -> tuple[Logits, float]:
@@ -74,16 +78,15 @@ def run_texts(
     """
     counted = slice(None) if restores else slice(-1)
     order = sorted(range(len(test)), key=lambda i: -len(test[i][0]))
-    logits: Logits = np.empty((len(test), 0), dtype=np.float32)
+    parts: list[Logits] = []
     shares: list[NDArray[np.float64]] = []
     for start in range(0, len(order), batch):
         numbers = order[start : start + batch]
         outputs, kept = compute([test[i] for i in numbers])
-        if start == 0:
-            logits = np.empty((len(test), outputs.shape[1]), dtype=np.float32)
-        logits[numbers] = outputs
+        parts.append(outputs)
         lengths = np.array([[len(test[i][0])] for i in numbers])
         shares.append((kept[:, counted] / lengths).ravel())
         on_texts(len(numbers))
     together = np.concatenate(shares)
+    logits = in_order(parts, order, [len(ids) for ids, _ in test], means)
     return logits, float(together.mean()) if len(together) else 1.0

@@ -16,7 +16,7 @@ from thresher.models.classes import check_class_order, check_classes, how_classe
 from thresher.models.defaults import longest_read, prompt_of
 from thresher.models.heads import head_of
 from thresher.models.pairs import other_kind
-from thresher.models.predict import Predictions, predict
+from thresher.models.predict import Predictions, device_of, predict
 from thresher.tasks.bootstrap import judged
 from thresher.tasks.encode import EncodedSet, padded_batches, usable_positions
 from thresher.tasks.encode_tokens import encode_for
@@ -34,6 +34,11 @@ class Quartile:
     rows: int
     score: float
     relative_flops: float | None
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "Quartile":
+        ends = {name: int(saved[name]) for name in ("shortest", "longest", "rows")}
+        return cls(**ends, score=float(saved["score"]), relative_flops=_share(saved["relative_flops"]))
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,30 @@ class Quality:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, saved: Any) -> "Quality":
+        """What `to_dict` wrote; KeyError, TypeError or ValueError for anything else."""
+        if not isinstance(saved, dict):
+            raise TypeError(f"{type(saved).__name__} in place of a table")
+        kept = saved.get("kept_per_layer")
+        return cls(
+            split=str(saved.get("split", "")),
+            rows=int(saved["rows"]),
+            truncated=int(saved.get("truncated", 0)),
+            mean_length=float(saved["mean_length"]),
+            metrics={str(name): float(value) for name, value in dict(saved["metrics"]).items()},
+            gflops_dense=float(saved["gflops_dense"]),
+            gflops=float(saved["gflops"]),
+            relative_flops=_share(saved.get("relative_flops")),
+            engine_relative_flops=_share(saved.get("engine_relative_flops")),
+            kept_per_layer=None if kept is None else [float(count) for count in kept],
+            quartiles=[Quartile.from_dict(part) for part in saved.get("quartiles", [])],
+        )
+
+
+def _share(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def check_outputs(model: Any, task: Task, *, name: object, manifest: Mapping[str, Any] | None = None) -> None:
@@ -123,7 +152,7 @@ def evaluate(
     if task.spec.labels:
         check_classes(model, task.spec.labels, order=task.spec.class_order)
     data = encoded_rows(model, tokenizer, task, examples, max_length=max_length)
-    batches = padded_batches(data, pad_id=tokenizer.pad_token_id)
+    batches = padded_batches(data, pad_id=tokenizer.pad_token_id, device=device_of(model))
     found = predict(model, batches, pruned=pruned, on_batch=on_batch)
     reference = found.logits.numpy() if dense is None and not pruned else dense
     truth = task.spec.truth(examples, dense=reference, data=data).with_threshold(null_threshold)
@@ -187,9 +216,8 @@ def outputs_of(
 ) -> NDArray[Any]:
     """(inputs, outputs) of a model with gates on a test split, dense unless `pruned`."""
     data = encoded_rows(model, tokenizer, task, task.test[split], max_length=max_length)
-    found: NDArray[Any] = predict(
-        model, padded_batches(data, pad_id=tokenizer.pad_token_id), pruned=pruned
-    ).logits.numpy()
+    batches = padded_batches(data, pad_id=tokenizer.pad_token_id, device=device_of(model))
+    found: NDArray[Any] = predict(model, batches, pruned=pruned).logits.numpy()
     return found
 
 

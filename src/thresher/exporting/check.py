@@ -112,7 +112,7 @@ def check_file(
         top, allowed = max(top, highest), tolerance * max(1.0, highest)
         for numbers, arrays in _batches(texts, form):
             arrays |= {DIAL: np.array(dial, np.float32)} if form.dial else {}
-            found, passed = _results(opened, arrays), counts([KEPT], arrays)[0]
+            found, passed = results_of(opened, arrays), counts([KEPT], arrays)[0]
             batches += 1
             for row, number in enumerate(numbers):
                 if not np.array_equal(passed[row], kept[number]):
@@ -164,7 +164,7 @@ def _batches(texts: Sequence[Text], form: Form) -> Iterator[tuple[list[int], Arr
             yield numbers, padded([texts[number] for number in numbers], types=form.types, extra=extra, left=left)
 
 
-def _results(opened: Opened, arrays: Arrays) -> list[NDArray[Any]]:
+def results_of(opened: Opened, arrays: Arrays) -> list[NDArray[Any]]:
     """What each text of the batch gets: (outputs,), or (tokens, outputs) of a head that reads them all."""
     if SPAN[0] in opened.names:
         found = np.stack(opened(SPAN, arrays), axis=-1)

@@ -17,9 +17,12 @@ from thresher.engine.weights import LayerScales
 from thresher.errors import ModelError
 from thresher.evaluation.agreement import Logits, agreement
 from thresher.evaluation.int8 import BATCH, Compute, Measured, computed_by, run_texts
-from thresher.exporting.build import EMBEDDING, KEPT, LOGITS
+from thresher.evaluation.of_tokens import to_compare
+from thresher.evaluation.quality import encoded_inputs
+from thresher.exporting.build import KEPT
+from thresher.exporting.check import results_of
 from thresher.exporting.opened import open_file, padded
-from thresher.jobs.quantize import read_rows, scoring
+from thresher.jobs.quantize import scoring
 from thresher.models.checkpoint import Checkpoint
 from thresher.models.heads import head_of
 
@@ -65,8 +68,11 @@ class Measuring:
     @staticmethod
     def of(checkpoint: Checkpoint, task: "Task") -> "Measuring":
         split, examples = next(iter(task.test.items()))
-        texts = read_rows(checkpoint, examples, trained_length(checkpoint.manifest))
-        return Measuring(split, examples, texts, scoring(task, examples))
+        model, length = checkpoint.model, trained_length(checkpoint.manifest)
+        data = encoded_inputs(model, checkpoint.tokenizer, examples, max_length=length)
+        texts = [(row.input_ids, row.token_type_ids) for row in data.rows]
+        score = scoring(task, examples, data, null_threshold=head_of(model).null_threshold)
+        return Measuring(split, examples, texts, score)
 
 
 def measure_exported(
@@ -86,11 +92,11 @@ def measure_exported(
     measured: dict[str, Measured] = {}
 
     def add(name: str, compute: Compute, batch: int = BATCH) -> None:
-        logits, kept = run_texts(compute, texts, restores=restores, batch=batch, on_texts=on_texts)
-        found[name] = logits
-        measured[name] = Measured(measuring.score(logits), agreement(logits, found["fp32"], means), kept)
+        logits, kept = run_texts(compute, texts, restores=restores, means=means, batch=batch, on_texts=on_texts)
+        found[name] = to_compare(logits, lengths, means)
+        measured[name] = Measured(measuring.score(logits), agreement(found[name], found["fp32"], means), kept)
 
-    restores = head_of(checkpoint.model).reads != "first"
+    restores, lengths = head_of(checkpoint.model).reads != "first", [len(ids) for ids, _ in texts]
     for dtype in ("fp32", STATIC) if scales else ("fp32",):
         engine = Engine.from_model(
             checkpoint.model,
@@ -123,11 +129,11 @@ def measure_exported(
 def computed_in(counting: Path, *, types: bool) -> Compute:
     """An exported file as what computes texts."""
     opened = open_file(counting, threads=torch.get_num_threads())
-    names = (EMBEDDING if EMBEDDING in opened.names else LOGITS, KEPT)
 
     def compute(texts: Sequence[Text]) -> tuple[Logits, NDArray[np.int64]]:
-        outputs, kept = opened(names, padded(texts, types=types))
-        return outputs, kept
+        arrays = padded(texts, types=types)
+        found, kept = results_of(opened, arrays), opened([KEPT], arrays)[0]
+        return (np.stack(found) if found[0].ndim == 1 else np.concatenate(found)), kept
 
     return compute
 

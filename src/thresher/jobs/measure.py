@@ -1,7 +1,7 @@
 """Quality of several versions of one model on its test splits. For `prune`, `search` and `evaluate_run`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,9 +31,11 @@ def measure(
 ) -> "dict[str, dict[str, Quality]]":
     """Every version on every test split: split -> version -> Quality. The model is left with its own weights.
 
-    Rows without labels are judged by agreement with the version named dense.
+    Rows without labels are judged by agreement with the version named dense. An answer is withheld by the threshold
+    that suits each version best on the task's selection rows; a saved run knows its own.
     """
-    from thresher.evaluation.quality import evaluate, outputs_of
+    from thresher.evaluation.quality import chosen_threshold, evaluate, outputs_of
+    from thresher.models.heads import head_of
     from thresher.tasks.task import labelled
 
     own = {name: value.clone() for name, value in model.state_dict().items()}
@@ -42,6 +44,12 @@ def measure(
     with progress.brief() as bars:
         for name, version in versions.items():
             model.load_state_dict({**own, **version.weights})
+            stored = head_of(model).null_threshold
+            threshold = stored if version.pruned else None
+            if threshold is None:
+                options: Any = {"max_length": max_length, "pruned": version.pruned}
+                chosen = chosen_threshold(model, tokenizer, task, **options)
+                threshold = stored if chosen is None else chosen
             for split in task.test if name == "dense" else ():
                 if not labelled(task.test[split], name=task.spec.name):
                     references[split] = outputs_of(model, tokenizer, task, split=split, max_length=max_length)
@@ -55,9 +63,19 @@ def measure(
                     pruned=version.pruned,
                     on_batch=_steps(bars, f"{split}: {name}"),
                     dense=references.get(split),
+                    null_threshold=threshold,
                 )
     model.load_state_dict(own)
     return found
+
+
+def remember_threshold_(model: Any, quality: "dict[str, dict[str, Quality]]") -> None:
+    """Let a model that finds answers know the null threshold that its pruned version was measured with, in place."""
+    from thresher.models.heads import head_of, set_head_
+
+    found = [models["pruned"].metrics.get("null_threshold") for models in quality.values()]
+    if head_of(model).means == "span" and found and found[0] is not None:
+        set_head_(model, replace(head_of(model), null_threshold=found[0]))
 
 
 def plain(quality: "dict[str, dict[str, Quality]]") -> dict[str, dict[str, dict[str, Any]]]:

@@ -58,11 +58,31 @@ def _check_contents(out: Path, *, overwrite: bool) -> None:
         raise RunError(f"{out} already holds a run; choose another --out, or replace it with --overwrite")
 
 
+def check_file(out: Path, *, mark: str, what: str) -> None:
+    """Find out now that a file can be put there. Only `what` is replaced: a text file with this mark in its
+    beginning."""
+    if not out.name or out.is_dir():
+        raise RunError(f"{out} is a folder; --out must name a file")
+    if out.exists():
+        try:
+            with out.open("rb") as file:
+                ours = mark.encode() in file.read(4096)
+        except OSError as error:
+            raise RunError(f"cannot read {out}: {error.strerror}; choose another --out") from error
+        if not ours:
+            raise RunError(f"{out} exists and is not {what}; choose another --out")
+    _check_writable(out)
+
+
 def _check_folder(out: Path) -> None:
     if not out.name:
         raise ConfigError(f"--out {out} is not the name of a new folder; give one such as runs/first")
     if out.is_file():
         raise RunError(f"{out} is a file; --out must name a folder")
+    _check_writable(out)
+
+
+def _check_writable(out: Path) -> None:
     above = next(folder for folder in out.absolute().parents if folder.exists())
     try:
         with tempfile.TemporaryDirectory(dir=above, prefix=f".{out.name}."):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from thresher.config import PruneConfig
-from thresher.jobs.measure import Version, measure, plain, remarks_on
+from thresher.jobs.measure import Version, measure, plain, remarks_on, remember_threshold_
 from thresher.jobs.places import alone, check_output
 from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note, asked, heard
@@ -112,6 +112,7 @@ def run_job(job: Job, progress: "Silent", note: Note) -> PruneResult | None:
     # The test rows took no part in training or selection.
     versions = {"dense": Version(trainer.dense_weights(), pruned=False), "pruned": Version({}, pruned=True)}
     quality = measure(model, tokenizer, job.task, versions, max_length=job.train.max_length, progress=progress)
+    remember_threshold_(model, quality)
     result = PruneResult(
         out=job.out,
         task=job.task.spec.name,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from thresher.config import SearchConfig
 from thresher.errors import ConfigError
-from thresher.jobs.measure import Version, measure, plain, remarks_on
+from thresher.jobs.measure import Version, measure, plain, remarks_on, remember_threshold_
 from thresher.jobs.places import alone, check_output
 from thresher.jobs.prune import trained_as
 from thresher.jobs.quiet import quiet
@@ -135,6 +135,7 @@ def _measured(job: Job, found: "Found", tokenizer: Any, progress: "Silent") -> S
     found.model.to(job.device)
     (chosen,) = (point for point in found.report["points"] if point["chosen"])
     quality = measure(found.model, tokenizer, job.task, versions, max_length=length, progress=progress)
+    remember_threshold_(found.model, quality)
     return SearchResult(
         out=job.out,
         task=job.task.spec.name,

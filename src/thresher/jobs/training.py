@@ -2,11 +2,11 @@
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from thresher.config import PruneConfig, TrainConfig
+from thresher.config import QUESTION_WINDOW, PruneConfig, TrainConfig, read_toml
 from thresher.errors import ConfigError, ModelError
 from thresher.jobs.places import check_dense, pick_device
 from thresher.jobs.rows import TrainingRows
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from thresher.tasks import Task
 
 
+# What a head that reads every token is for.
+KINDS = {"span": "question answering", "tags": "token classification"}
 # What transformers calls the tasks that a new head is made for.
 PROBLEMS = {
     "classes": "single_label_classification",
@@ -85,17 +87,24 @@ def job_of(request: TrainingRequest) -> Job:
     train, prune = configured(request)
     if request.finetune not in ("auto", "always", "never"):
         raise ConfigError(f"finetune = {request.finetune!r} is not one of: auto, always, never")
+    task = _judged(request.load_training())
     return Job(
         model=request.model,
-        task=_judged(request.load_training()),
+        task=task,
         prune=prune,
-        train=train,
+        train=_windowed(request, train) if task.spec.means == "span" else train,
         out=request.out,
         finetune=request.finetune,
         device=pick_device(request.device),
         resume=request.resume,
         overwrite=request.overwrite,
     )
+
+
+def _windowed(request: TrainingRequest, train: TrainConfig) -> TrainConfig:
+    """Contexts are long: their windows have 384 tokens, unless another length was asked for."""
+    in_file = {} if request.config is None else read_toml(request.config).get("train", {})
+    return train if "max_length" in {*request.settings, *in_file} else replace(train, max_length=QUESTION_WINDOW)
 
 
 def _judged(task: "Task") -> "Task":
@@ -120,15 +129,16 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
     check_dense(job.model)
     if spec.means == "embedding" and job.finetune == "always":
         raise ConfigError("--finetune always trains a head, and embeddings (--embed) have none; leave it out")
-    fits = spec.means == "embedding" or has_head(job.model, spec.num_labels)
+    fits = spec.means == "embedding" or has_head(job.model, spec.num_labels, means=spec.means)
     if job.finetune == "never" and not fits:
         raise ModelError(
-            f"'{job.model}' has no classification head with {spec.num_labels} outputs, and --finetune never "
-            "forbids to train one; use --finetune auto"
+            f"'{job.model}' has no {KINDS.get(spec.means, 'classification')} head with {spec.num_labels} outputs, and "
+            "--finetune never forbids to train one; use --finetune auto"
         )
     if not fits and job.finetune == "auto" and has_head(job.model):
+        kind = "is a classifier, but not" if spec.means not in KINDS else f"has a head, but not for {KINDS[spec.means]}"
         raise ModelError(
-            f"'{job.model}' is a classifier, but not with the {spec.num_labels} outputs of the task; train a new head "
+            f"'{job.model}' {kind} with the {spec.num_labels} outputs of the task; train a new head "
             "in place of its own with --finetune always"
         )
     if fits and job.finetune != "always":
@@ -137,13 +147,14 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
         check_classes(model, spec.labels, order=spec.class_order, forgiven=asked_for)
         name_classes_(model, spec.labels, anew=asked_for)
         return model, tokenizer, False
-    labels = dict(enumerate(spec.labels or (spec.means,)))
+    labels = dict(enumerate(spec.labels or (("start", "end") if spec.means == "span" else (spec.means,))))
     model, tokenizer = load_dense(
         job.model,
+        means=spec.means,
         num_labels=spec.num_labels,
         id2label=labels,
         label2id={name: index for index, name in labels.items()},
-        problem_type=PROBLEMS[spec.means],
+        problem_type=PROBLEMS.get(spec.means),
     )
     return model, tokenizer, True
 

@@ -86,6 +86,16 @@ def no_position_bias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
     return None
 
 
+def plain_rotary(parameters: dict[str, Any]) -> str | None:
+    """Why these settings of rotary positions cannot be computed: only plain ones can, without scaling of any kind."""
+    kind = parameters.get("rope_type", "default")
+    if kind != "default":
+        return f"rotary positions of type {kind!r} are not supported, only 'default'"
+    if parameters.get("partial_rotary_factor", 1.0) != 1.0:
+        return "rotary positions of a part of each head are not supported"
+    return None
+
+
 @dataclass(frozen=True)
 class Family:
     """A group of model types that share layer code.
@@ -94,7 +104,8 @@ class Family:
     differs (ALBERT runs one module many times). `position_bias` finds the additive bias (batch, heads, queries, keys)
     among the arguments the stock encoder gives a layer, and `wrap` returns a layer's output as that encoder expects it.
     `distance_bias(base, distances)` computes the same bias as (..., heads) from key position minus query position.
-    `final_norm` finds the norm after the last layer, where there is one.
+    `final_norm` finds the norm after the last layer, where there is one. `refusal` says why a configuration of the
+    family cannot be computed, if it cannot.
     """
 
     model_types: tuple[str, ...]
@@ -103,7 +114,9 @@ class Family:
     embeddings: Callable[[nn.Module], EmbeddingParts]
     head: Callable[[nn.Module], HeadParts]
     sequence: Callable[[nn.Module], list[nn.Module]] | None = None
+    token_head: Callable[[Any, str], HeadParts] = token_head
     final_norm: Callable[[nn.Module], nn.LayerNorm] | None = None
+    refusal: Callable[[Any], str | None] = lambda config: None
     distance_bias: Callable[[nn.Module, Tensor], Tensor] | None = None
     position_bias: Callable[[tuple[Any, ...], dict[str, Any]], Tensor | None] = no_position_bias
     wrap: Callable[[Tensor], Any] = field(default=lambda output: output)

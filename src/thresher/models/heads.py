@@ -22,6 +22,7 @@ ACTIVATIONS = {
     "torch.nn.modules.linear.Identity": "identity",
     "torch.nn.modules.activation.Softmax": "softmax",
 }
+POOLINGS = {"cls": "first", "mean": "mean"}  # as ModernBERT's configuration calls them
 LEGACY_ACTIVATION = "sbert_ce_default_activation_function"  # in config.json, before version 4
 
 
@@ -86,13 +87,22 @@ def classifier_head(config: Any) -> Head:
     problem = getattr(config, "problem_type", None)
     if problem is not None and problem not in PROBLEMS:
         raise ModelError(f"problem_type = {problem!r} in config.json is not one of: {', '.join(PROBLEMS)}")
+    reads = pooling_of(config)
     if problem == "multi_label_classification":
-        return Head(means="labels")
+        return Head(reads=reads, means="labels")
     if config.num_labels == 1:
-        return Head(means="value")
+        return Head(reads=reads, means="value")
     means = PROBLEMS[problem or "single_label_classification"]
     _check_outputs(means, config.num_labels)
-    return Head(means=means)
+    return Head(reads=reads, means=means)
+
+
+def pooling_of(config: Any) -> str:
+    """What a sequence classifier reads: the first token, unless its configuration names another pooling."""
+    pooling = getattr(config, "classifier_pooling", "cls")
+    if pooling not in POOLINGS:
+        raise ModelError(f"classifier_pooling = {pooling!r} in config.json is not one of: {', '.join(POOLINGS)}")
+    return POOLINGS[pooling]
 
 
 def is_cross_encoder(config: Any) -> bool:
@@ -129,9 +139,9 @@ def cross_encoder_head(config: Any, activation: str | None) -> Head:
     if config.num_labels == 1:
         if kind == "softmax":
             raise ModelError(f"the cross-encoder's activation '{activation}' makes every single score 1")
-        return Head(means="score")
+        return Head(reads=pooling_of(config), means="score")
     labels = kind == "sigmoid" or getattr(config, "problem_type", None) == "multi_label_classification"
-    return Head(means="labels" if labels else "classes")
+    return Head(reads=pooling_of(config), means="labels" if labels else "classes")
 
 
 def unsupported_head(name: str) -> ModelError:

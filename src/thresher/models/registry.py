@@ -3,11 +3,14 @@
 from typing import Any
 
 from thresher.errors import ModelError
-from thresher.models import albert, bert, distilbert, mpnet
+from thresher.models import albert, bert, distilbert, modernbert, mpnet, rotary
 from thresher.models.adapter import Family
 from thresher.models.heads import head_of
 
-FAMILIES: tuple[Family, ...] = (bert.FAMILY, distilbert.FAMILY, albert.FAMILY, mpnet.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    *(bert.FAMILY, distilbert.FAMILY, albert.FAMILY, mpnet.FAMILY),
+    *(rotary.FAMILY, modernbert.FAMILY),
+)
 
 
 def supported_types() -> list[str]:
@@ -34,4 +37,6 @@ def family_of(model: Any) -> Family:
         raise ModelError(
             f"position_embedding_type = '{config.position_embedding_type}' is not supported; only 'absolute' is"
         )
+    if reason := family.refusal(config):
+        raise ModelError(f"this {config.model_type} model is not supported: {reason}")
     return family

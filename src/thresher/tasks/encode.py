@@ -20,6 +20,7 @@ from thresher.tokenizing.tokens import Problem
 from thresher.tokenizing.windows import Windows
 
 ENCODE_ROWS = 1000
+TOKENS_AT_ONCE = {"cpu": 8192, "cuda": 32768}  # a GPU spends its time waiting for the host where they are few
 LONGEST_FIRST = "longest_first"
 
 # Families that number positions from pad_token_id + 1 (create_position_ids_from_input_ids in transformers), so that
@@ -83,6 +84,11 @@ class EncodedSet:
     def truncation(self, name: str) -> list[str]:
         """What is to be said of rows that are longer than the limit; `name` is what rows these are."""
         return [f"{self.truncated} {name} rows truncated to {self.max_length} tokens"] if self.truncated else []
+
+    def of_first(self, items: int) -> "EncodedSet":
+        """What is of the task's first rows, of which each may be several windows."""
+        windows = None if self.windows is None else self.windows.of_first(items)
+        return EncodedSet(self.rows[: items if windows is None else len(windows)], 0, self.max_length, windows)
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -181,11 +187,9 @@ def _labels_tensor(labels: Sequence[Label | Span | TokenTags], *, width: int) ->
     return torch.tensor(labels, dtype=torch.float32 if numbers else torch.long)
 
 
-def padded_batches(
-    data: EncodedSet, *, pad_id: int, max_tokens: int = 8192
-) -> list[tuple[list[int], dict[str, Tensor]]]:
-    """All rows as evaluation batches of similar lengths: row numbers and tensors."""
-    chosen = sorted_batches(data.lengths, max_tokens=max_tokens)
+def padded_batches(data: EncodedSet, *, pad_id: int, device: str = "cpu") -> list[tuple[list[int], dict[str, Tensor]]]:
+    """All rows as evaluation batches of similar lengths, for a kind of device: row numbers and tensors."""
+    chosen = sorted_batches(data.lengths, max_tokens=TOKENS_AT_ONCE.get(device, TOKENS_AT_ONCE["cpu"]))
     return [(rows, collate([data.rows[i] for i in rows], pad_id=pad_id)) for rows in chosen]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from thresher.core.heads import OF_TOKENS
 from thresher.errors import DataError
 from thresher.tasks.class_order import in_order, order_of
 from thresher.tasks.labels import Labels, Relevance, learn_labels, listed, raw_labels
@@ -24,6 +25,7 @@ from thresher.tasks.splits import (
     query_of,
 )
 from thresher.tasks.task import Example, Task, TaskSpec
+from thresher.tasks.token_files import FileKind, token_kind
 from thresher.tasks.truth import Label
 from thresher.text import half_character, is_blank
 
@@ -103,25 +105,34 @@ def load_file_task(
     rerankers: the text is a query and the pair a document; labels, 0 and 1 or graded relevance, are read in those files
     that have them, and rows of a query, the same text or the same in `group_column`, stay together.
     `means="embedding"` takes texts alone, and pairs with a similarity in those files that have them.
+    `means="span"` is for question answering: columns question, context and answers, where these have no other names;
+    rows of an article (the column title), or of a context, stay together. `means="tags"` is for words and their tags:
+    lists in the columns tokens and tags, or a file in CoNLL's columns.
     `class_names` are the classes in the order of the model's outputs; without them words are in alphabetical order, and
     a model whose classes have other names, or none, is refused.
     """
     train, test, chosen_by = Path(train), *(None if file is None else Path(file) for file in (test, selection))
     means = _meaning(means, regression=regression, separator=separator, pair=pair_column, group=group_column)
-    columns = _columns(means, text=text_column, pair=pair_column, label=label_column, group=group_column)
-    table = columns.read(train)
-    labels = _labels(table, label_column, means=means, regression=regression, separator=separator)
-    key = query_of if means == "score" else fingerprint
-    labels = labels if class_names is None else in_order(labels, class_names, where=train)
-    chosen = [] if chosen_by is None else columns.examples(columns.read(chosen_by), labels)
-    rows = columns.examples(table, labels)
+    if means in OF_TOKENS:
+        named = (text_column, pair_column, label_column, group_column)
+        kind, table = token_kind(means, train, named, names=class_names)
+    else:
+        columns = _columns(means, text=text_column, pair=pair_column, label=label_column, group=group_column)
+        table = columns.read(train)
+        labels = _labels(table, label_column, means=means, regression=regression, separator=separator)
+        labels = labels if class_names is None else in_order(labels, class_names, where=train)
+        spec = _spec(train, columns, labels, means=means, class_order=order_of(labels, class_names))
+        kind = FileKind(spec, columns.read, lambda table: columns.examples(table, labels))
+    key = query_of if means in ("score", "span") else fingerprint
+    chosen = [] if chosen_by is None else kind.rows(chosen_by)
+    rows = kind.read(table)
     rows = _without(rows, chosen, key) if chosen else rows
     if test is None:
         rows, held = hold_out(rows, share=SELECTION_SHARE, at_most=SELECTION_AT_MOST, key=key)
         tests = {"held_out": held}
         tested = f"{len(held):,} rows held out by hash as test"
     else:
-        tests = {"test": columns.examples(columns.read(test), labels)}
+        tests = {"test": kind.rows(test)}
         tested = f"{len(tests['test']):,} test rows from {test}"
     if chosen_by is None:
         kept, chosen, leaked = hold_out_selection(rows, tests.values(), key=key)
@@ -135,7 +146,7 @@ def load_file_task(
         kept, leaked = rows, len(rows) - len(_without(rows, reported, key))
         choosing = f"{len(chosen):,} rows for selection from {chosen_by}"
     _check_enough(train, kept=kept, selection=chosen, alone=test is None, means=means)
-    spec = _spec(train, columns, labels, means=means, class_order=order_of(labels, class_names))
+    spec = kind.spec
     _check_read_somewhere(spec, [kept, chosen, *tests.values()], default=label_column == "label")
     classes = f"; {spec.means} {listed(spec.labels)}" if spec.labels else ""
     if spec.means == "value":
@@ -171,6 +182,10 @@ def load_test_file(
     separator: str | None = None,
 ) -> Task:
     """Rows to evaluate a finished model on, with the class names it was trained with (none for regression)."""
+    if means in OF_TOKENS:
+        named = (text_column, pair_column, label_column, group_column)
+        kind, table = token_kind(means, test, named, names=labels or None)
+        return Task(kind.spec, [], [], {"test": kind.read(table)}, f"{test}: {len(table.rows):,} rows")
     columns = _columns(means, text=text_column, pair=pair_column, label=label_column, group=group_column)
     whole = bool(labels) and all(map(_is_whole, labels))
     reader: Readable = Relevance() if means == "score" else Labels(labels, whole=whole)
@@ -184,17 +199,21 @@ def _meaning(
     means: str | None, *, regression: bool | None, separator: str | None, pair: str | None, group: str | None
 ) -> str | None:
     """What was asked for, where the flags fit together; None leaves classes, values and lists to the labels."""
-    if means not in (None, "labels", "score", "embedding"):
-        raise DataError(f"means = {means!r} is none of labels, score and embedding; classes and values need no word")
+    if means not in (None, "labels", "score", "embedding", *OF_TOKENS):
+        raise DataError(
+            f"means = {means!r} is none of labels, score, embedding, span and tags; classes and values need no word"
+        )
     for given, words in ((regression, "regression and classes"), (separator, f"the separator {separator!r}")):
-        if given is not None and means in ("score", "embedding"):
-            raise DataError(f"{words}: rerankers (--rerank) and embeddings (--embed) have no classes; leave it out")
+        if given is not None and means in ("score", "embedding", *OF_TOKENS):
+            raise DataError(
+                f"{words}: rerankers (--rerank), embeddings (--embed), answers and tags have none; leave it out"
+            )
     if separator is not None and regression is not None:
         raise DataError(f"the separator {separator!r} says that rows have several labels; leave out --regression")
     if means == "score" and pair is None:
         raise DataError("a reranker reads a query and a document; name the document's column with --pair-column")
-    if group is not None and means != "score":
-        raise DataError(f"--group-column '{group}' names a reranker's queries; it goes with --rerank")
+    if group is not None and means not in ("score", "span"):
+        raise DataError(f"--group-column '{group}' names a reranker's queries or articles; it goes with --rerank")
     return "labels" if separator is not None else means
 
 
@@ -277,7 +296,7 @@ def _name(table: Table, row: int, column: str) -> str:
 
 
 def _check_enough(path: Path, *, kept: list[Example], selection: list[Example], alone: bool, means: str | None) -> None:
-    kinds = ("queries", "queries") if means == "score" else ("rows", "rows")
+    kinds = {"score": ("queries", "queries"), "span": ("articles", "articles")}.get(str(means), ("rows", "rows"))
     needed = (
         f"three different {kinds[0]} (train, selection, test)"
         if alone
@@ -285,7 +304,7 @@ def _check_enough(path: Path, *, kept: list[Example], selection: list[Example], 
     )
     if not kept or not selection:
         raise DataError(f"{path} has too few different {kinds[0]} to split; it needs at least {needed}")
-    if means not in ("score", "embedding") and len({row.label for row in kept}) == 1:
+    if means not in ("score", "embedding", *OF_TOKENS) and len({row.label for row in kept}) == 1:
         raise DataError(
             f"{path} has only one label left in its {len(kept)} training rows after the split; add rows of other labels"
         )

@@ -1,4 +1,4 @@
-"""Rows from CSV, TSV, JSON lines and Parquet files, with errors that name the file and the place."""
+"""Rows from CSV, TSV, JSON, CoNLL and Parquet files, with errors that name the file and the place."""
 
 import csv
 import gzip
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from thresher.errors import DataError
+from thresher.tasks.documents import COLUMN_ENDINGS, column_rows, json_rows
 from thresher.workplace import path_problem
 
-FORMATS = ".csv, .tsv, .jsonl (each also with .gz or .xz) or .parquet"
+FORMATS = ".csv, .tsv, .jsonl, .json, .conll (each also with .gz or .xz) or .parquet"
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,11 @@ def _parse_json_lines(path: Path, text: str) -> Table:
             raise DataError(f"{where} is a JSON {type(row).__name__}; each line must be one JSON object")
         rows.append(row)
         lines.append(number)
-    columns = dict.fromkeys(name for row in rows for name in row)
-    return Table(path, tuple(columns), rows, lines)
+    return _table(path, rows, lines)
+
+
+def _table(path: Path, rows: list[dict[str, Any]], lines: list[int] | None) -> Table:
+    return Table(path, tuple(dict.fromkeys(name for row in rows for name in row)), rows, lines)
 
 
 def _parse_separated(path: Path, text: str, separator: str) -> Table:
@@ -168,4 +172,6 @@ _PARSERS: dict[str, Callable[[Path, str], Table]] = {
     ".tsv": lambda path, text: _parse_separated(path, text, "\t"),
     ".jsonl": _parse_json_lines,
     ".ndjson": _parse_json_lines,
+    ".json": lambda path, text: _table(path, *json_rows(path, text)),
+    **{ending: lambda path, text: _table(path, *column_rows(path, text)) for ending in COLUMN_ENDINGS},
 }

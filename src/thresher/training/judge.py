@@ -16,9 +16,7 @@ from thresher.models.attach import encoder_shape
 from thresher.models.predict import Batch, Predictions, predict
 from thresher.tasks.encode import EncodedSet, padded_batches
 from thresher.tasks.task import Task, TaskSpec, labelled
-
-TOKENS_AT_ONCE = {"cpu": 8192, "cuda": 32768}  # a GPU spends its time waiting for the host where they are few
-
+from thresher.training.targets import padded
 
 SAME = 1e-4  # scores and embeddings that differ by less, relative to their size, are one answer
 
@@ -26,6 +24,12 @@ SAME = 1e-4  # scores and embeddings that differ by less, relative to their size
 def blind(spec: TaskSpec, logits: NDArray[Any]) -> list[str]:
     """What is to be said of a model that has one answer for all rows. logits: (rows, outputs)."""
     means = spec.means
+    if means == "span":
+        return []  # what its answers are takes their texts; the F1 of answerable questions says it
+    if means == "tags":
+        found = np.unique(logits.argmax(axis=1))
+        said = f"the dense model tags every token '{spec.labels[int(found[0])]}': nothing can be lost; train it more"
+        return [said] if len(found) == 1 else []
     if means == "classes":
         answers = np.unique(logits.argmax(axis=1))
         only = f"answers '{spec.labels[int(answers[0])]}' to"
@@ -50,14 +54,15 @@ class Judge:
         self._model, self._accelerator, self._task, self._bf16 = model, accelerator, task, bf16
         self._shape = encoder_shape(model)
         self.labelled = labelled(task.selection, name=task.spec.name)
-        self._truth = task.spec.truth(task.selection) if self.labelled else None
-        room = TOKENS_AT_ONCE.get(accelerator.device.type, TOKENS_AT_ONCE["cpu"])
-        self.batches = padded_batches(selection, pad_id=pad_id, max_tokens=room)
+        self._selection = selection
+        self._truth = task.spec.truth(task.selection, data=selection) if self.labelled else None
+        self.batches = padded_batches(selection, pad_id=pad_id, device=accelerator.device.type)
 
     def refer_to(self, dense: Tensor) -> None:
         """Rows without labels are judged against the dense model's outputs for them, (inputs, outputs)."""
         if not self.labelled:
-            self._truth = self._task.spec.truth(self._task.selection, dense=dense.numpy())
+            spec, rows = self._task.spec, self._task.selection
+            self._truth = spec.truth(rows, dense=dense.numpy(), data=self._selection)
 
     def evaluate(self, *, pruned: bool) -> dict[str, float]:
         """Metrics; with relative FLOPs when pruned."""
@@ -88,6 +93,9 @@ class Judge:
         return logits
 
     def divergence_from(self, logits: Tensor) -> float:
-        """Of hard pruning from others' predictions for the selection rows, (rows, outputs)."""
-        ours = self.predict(self.batches, pruned=True).logits
-        return float(distillation_loss(ours, logits, temperature=1.0, means=self._task.spec.means))
+        """Of hard pruning from others' predictions for the selection rows, as `predict` gives them."""
+        found = self.predict(self.batches, pruned=True)
+        ours, theirs, alive = found.logits, logits, None
+        if found.of_tokens:
+            (ours, alive), (theirs, _) = (padded(each, found.lengths) for each in (found.logits, logits))
+        return float(distillation_loss(ours, theirs, temperature=1.0, means=self._task.spec.means, alive=alive))

@@ -8,9 +8,17 @@ from torch import Tensor, nn
 
 from thresher.config import TrainConfig
 from thresher.core.cost import EncoderShape, relative_flops
-from thresher.core.losses import budget_term, distillation_loss, hidden_distillation_loss, keep_regulariser, task_loss
+from thresher.core.losses import (
+    NOT_COUNTED,
+    budget_term,
+    distillation_loss,
+    hidden_distillation_loss,
+    keep_regulariser,
+    task_loss,
+)
 from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
+from thresher.models.heads import outputs_in
 
 
 @dataclass(frozen=True)
@@ -44,14 +52,15 @@ def expected_kept(trace: Trace) -> Tensor:
 
 def finetune_loss(model: nn.Module, batch: dict[str, Tensor], *, means: str | None = None) -> Loss:
     """`means`, here and below: what outputs are (`core.heads`); not given, it follows from their number."""
-    return Loss(total=task_loss(model(**model_inputs(batch)).logits, batch["labels"], means=means))
+    logits = outputs_in(model(**model_inputs(batch)))
+    return Loss(total=task_loss(logits, batch["labels"], means=means, alive=batch["attention_mask"].bool()))
 
 
 def soft_loss(
     model: nn.Module, batch: dict[str, Tensor], *, config: TrainConfig, shape: EncoderShape, means: str | None = None
 ) -> Loss:
     """Task loss plus the price of keeping tokens: the paper's L1 term, or the distance to the FLOPs target."""
-    logits = model(**model_inputs(batch)).logits
+    logits = outputs_in(model(**model_inputs(batch)))
     trace = gates_of(model).trace
     assert trace is not None  # the forward pass above leaves one
     flops = relative_flops(shape, trace.lengths(), expected_kept(trace))
@@ -76,7 +85,7 @@ def hard_loss(
     outputs = model(**model_inputs(batch), output_hidden_states=teacher is not None)
     trace = gates_of(model).trace
     assert trace is not None  # the forward pass above leaves one
-    total = taught_loss(outputs.logits, batch, config=config, means=means)
+    total = taught_loss(outputs_in(outputs), batch, config=config, means=means)
     if teacher is not None:
         with torch.no_grad():
             wanted = teacher(**model_inputs(batch), output_hidden_states=True).hidden_states
@@ -89,13 +98,15 @@ def hard_loss(
 
 def taught_loss(logits: Tensor, batch: dict[str, Tensor], *, config: TrainConfig, means: str | None = None) -> Tensor:
     """Task loss, mixed with the distance to the dense teacher's predictions where the batch has them; rows without
-    labels learn from the teacher alone."""
+    labels learn from the teacher alone. Of tags, only tokens whose label counts are taught, where there are labels."""
+    alive, temperature = batch["attention_mask"].bool(), config.distill_temperature
     if "labels" not in batch:
-        return distillation_loss(logits, batch["targets"], temperature=config.distill_temperature, means=means)
-    loss = task_loss(logits, batch["labels"], means=means)
+        return distillation_loss(logits, batch["targets"], temperature=temperature, means=means, alive=alive)
+    loss = task_loss(logits, batch["labels"], means=means, alive=alive)
     if "targets" not in batch:
         return loss
-    soft = distillation_loss(logits, batch["targets"], temperature=config.distill_temperature, means=means)
+    counted = batch["labels"] != NOT_COUNTED if means == "tags" else alive
+    soft = distillation_loss(logits, batch["targets"], temperature=temperature, means=means, alive=counted)
     return (1 - config.distill) * loss + config.distill * soft
 
 

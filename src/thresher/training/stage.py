@@ -17,6 +17,7 @@ from thresher.training.objective import Losses
 from thresher.training.optimizer import set_rate
 from thresher.training.progress import Silent
 from thresher.training.step import Recorded, Step
+from thresher.training.targets import Targets
 
 PAD_TO = 16  # tokens; every length of batch is recorded once
 TOO_MANY = 0.1  # of a stage's steps that change nothing
@@ -25,15 +26,15 @@ TOO_MANY = 0.1  # of a stage's steps that change nothing
 @dataclass(frozen=True)
 class StagePlan:
     """What a stage does. `before_step(progress)` runs before every optimizer step, and after it
-    `after_step(step, flops, kept)`, kept being the share of tokens that every layer left. `targets` (rows, outputs) are
-    the teacher's; batches carry those of their rows. `recordable`: nothing but tensors changes from step to step."""
+    `after_step(step, flops, kept)`, kept being the share of tokens that every layer left. `targets` are the
+    teacher's; batches carry those of their rows. `recordable`: nothing but tensors changes from step to step."""
 
     name: str
     steps: int
     loss: Callable[[nn.Module, dict[str, Tensor]], Losses]
     before_step: Callable[[float], None] = lambda progress: None
     after_step: Callable[[int, float | None, list[float]], None] = lambda step, flops, kept: None
-    targets: Tensor | None = None
+    targets: Targets | None = None
     recordable: bool = True
 
 
@@ -99,7 +100,7 @@ def run_stage(
     def batch_of(chosen: list[int]) -> dict[str, Tensor]:
         batch = collate([rows[i] for i in chosen], pad_id=pad_id, pad_to=PAD_TO if recorded else 1)
         if plan.targets is not None:
-            batch["targets"] = plan.targets[chosen]
+            batch["targets"] = plan.targets.of(chosen, tokens=batch["input_ids"].shape[1])
         return {name: value.to(device) for name, value in batch.items()}
 
     rates = [float(group["lr"]) for group in optimizer.param_groups]

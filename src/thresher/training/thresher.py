@@ -23,6 +23,7 @@ from thresher.training.method import Method
 WIDTHS = (1.0, 3.0, 5.0, 8.0)  # layers of 12 over which tokens fall
 # An embedding is no single decision: where tokens fall to the first one alone, most of it is lost.
 EMBEDDING_WIDTHS = (8.0, 24.0, 48.0)
+TOKEN_WIDTHS = (3.0, 8.0, 24.0)  # nor are the outputs of many tokens, but most tokens matter little to an answer
 ROUNDS = (0.15, 0.3)  # of the steps: after the first the worse half of the shapes goes, after the last all but one
 GAIN = 0.1  # of a threshold's logarithm, for the error of its layer's share
 
@@ -126,7 +127,8 @@ class Thresher(Method):
             raise ConfigError(
                 "method = 'thresher' ends in layers that keep only protected tokens; add 'first' to protect"
             )
-        widths = self.config.widths or (EMBEDDING_WIDTHS if self.run.means == "embedding" else WIDTHS)
+        own = {"embedding": EMBEDDING_WIDTHS, "span": TOKEN_WIDTHS, "tags": TOKEN_WIDTHS}.get(self.run.means, WIDTHS)
+        widths = self.config.widths or own
         self._widths = list(dict.fromkeys(max(1.0, width * layers / 12) for width in widths))
         self.searches = len(self._widths)
         mean_score = 1.0 if config.scale == "relative" else 1.0 / float(self.run.lengths.float().mean())

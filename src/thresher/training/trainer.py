@@ -17,6 +17,7 @@ from accelerate.utils import broadcast, broadcast_object_list
 from torch import Tensor, nn
 
 from thresher.config import TrainConfig
+from thresher.core.heads import OF_TOKENS
 from thresher.errors import RunError
 from thresher.hardware import choose_precision
 from thresher.interruption import interruptions
@@ -25,8 +26,9 @@ from thresher.models.classes import name_classes_
 from thresher.models.defaults import longest_read, mean_by_, prompt_of
 from thresher.models.predict import Batch
 from thresher.tasks.chance import below_chance
-from thresher.tasks.encode import EncodedSet, encode, padded_batches, usable_positions
-from thresher.tasks.task import Task
+from thresher.tasks.encode import EncodedSet, padded_batches, usable_positions
+from thresher.tasks.encode_tokens import encode_for
+from thresher.tasks.task import Task, TaskSpec
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.judge import Judge, blind
@@ -38,8 +40,18 @@ from thresher.training.sample import cost_sample, protected_counts
 from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
 from thresher.training.standing import Standing, digest_of
+from thresher.training.targets import Targets
 
 FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
+
+
+def encoded(
+    model: Any, tokenizer: Any, spec: TaskSpec, examples: Sequence[Any], *, max_length: int | None
+) -> EncodedSet:
+    """What a model under training reads of rows."""
+    length, positions = longest_read(model, tokenizer, max_length), usable_positions(model.config)
+    options: Any = {"max_length": length, "positions": positions, "truncation": spec.truncation}
+    return encode_for(spec.means, tokenizer, examples, **options)
 
 
 class Trainer:
@@ -171,7 +183,7 @@ class Trainer:
             steps=self._steps(config.soft_epochs),
             loss=method.soft_loss,
             before_step=method.before_soft_step,
-            targets=None if self.labelled else self.teacher_logits,
+            targets=None if self.labelled else self._targets(),
             after_step=lambda step, flops, kept: method.after_soft_step(),
             recordable=False,  # its temperature falls
         )
@@ -195,7 +207,7 @@ class Trainer:
             loss=functools.partial(method.hard_loss, teacher=teacher),
             before_step=method.before_hard_step,
             after_step=hold_target,
-            targets=self.teacher_logits if len(self.teacher_logits) else None,
+            targets=self._targets() if len(self.teacher_logits) else None,
             recordable=method.recordable,
         )
         self._run(plan, lr=config.hard_lr or config.lr)
@@ -311,9 +323,14 @@ class Trainer:
         if self.labelled and not wanted:
             return torch.empty(0)
         self.progress.begin("teacher", total=1)
-        found = self.judge.predict_with(self._teacher, padded_batches(self.train_set, pad_id=self.pad_id))
+        batches = padded_batches(self.train_set, pad_id=self.pad_id, device=self.accelerator.device.type)
+        found = self.judge.predict_with(self._teacher, batches)
         self.progress.step()
         return found
+
+    def _targets(self) -> Targets:
+        of_tokens = self.task.spec.means in OF_TOKENS
+        return Targets(self.teacher_logits, tuple(self.train_set.lengths) if of_tokens else None)
 
     @functools.cached_property
     def _teacher_on_selection(self) -> Tensor:
@@ -379,9 +396,7 @@ class Trainer:
     # ---- small things
 
     def _encode(self, tokenizer: Any, examples: Sequence[Any]) -> EncodedSet:
-        positions = usable_positions(self.model.config)
-        length, cut = longest_read(self.model, tokenizer, self.config.max_length), self.task.spec.truncation
-        return encode(tokenizer, examples, max_length=length, positions=positions, truncation=cut)
+        return encoded(self.model, tokenizer, self.task.spec, examples, max_length=self.config.max_length)
 
     def _steps(self, *epochs: float) -> int:
         """Optimizer steps of stages of so many epochs, together."""

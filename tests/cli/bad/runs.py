@@ -1,5 +1,7 @@
 """Bad output folders and runs."""
 
+import shutil
+
 from tests.cli.bad.case import (
     EVAL,
     PRUNE,
@@ -169,5 +171,79 @@ QUANTIZED = [
         "quantize {tmp}/run --train {rows} --out {tmp}/out",
         ("3 outputs", "has 2"),
         prepare=three_classes,
+    ),
+]
+
+REPORT = "report {run} -o {tmp}/a.html"
+QUALITY = {"rows": 5, "mean_length": 8.0, "metrics": {"score": 1.0}, "gflops_dense": 1.0, "gflops": 0.5}
+
+REPORTED = [
+    Bad("report of no run", "report {tmp}/no -o {tmp}/a.html", ("/no is not a thresher run", "thresher prune")),
+    Bad("report of a dense model", "report {head} -o {tmp}/a.html", ("not a thresher run",)),
+    Bad("report onto a folder", "report {run} -o {tmp}", ("is a folder", "must name a file")),
+    Bad("report onto a page of mine", REPORT, ("is not a report", "another --out"), files={"a.html": "<p>mine</p>"}),
+    Bad("report onto a picture", REPORT, ("is not a report", "another --out"), files={"a.html": b"\x89PNG\xff\x00"}),
+    Bad("report below a file", "report {run} -o {tmp}/b/a.html", ("Not a directory", "another --out"), files={"b": ""}),
+    Bad("report where nothing can be written", "report {run} -o /proc/a.html", ("in /proc", "another --out")),
+    Bad("report of nothing", REPORT + " --texts {tmp}/no.txt", ("no.txt", "does not exist")),
+    Bad("report of empty texts", REPORT + " --texts {tmp}/a.txt", ("a.txt",), files={"a.txt": "\n\n"}),
+    Bad("report of texts and rows", REPORT + " --texts {test} --test {test}", ("stands alone",), 2),
+    Bad(
+        "report of pairs",
+        REPORT + " --texts {tmp}/a.txt",
+        ("is for single texts",),
+        files={"a.txt": "a film\ta cast\n"},
+    ),
+    Bad("report beside no control", REPORT + " --control {tmp}/no", ("/no is not a thresher run",)),
+    Bad("report beside itself", REPORT + " --control {run}", ("method thresher", "--method dense")),
+    Bad("report with no such bench", REPORT + " --bench {tmp}/no.jsonl", ("cannot read", "thresher bench --record")),
+    Bad("report with a folder of benches", REPORT + " --bench {tmp}", ("cannot read", "thresher bench --record")),
+    Bad("report with another file", REPORT + " --bench {rows}", ("rows.csv is no file of thresher bench",)),
+    Bad(
+        "report with other records",
+        REPORT + " --bench {tmp}/a.jsonl",
+        ("no record of thresher bench",),
+        files={"a.jsonl": '{"bench": "other"}\n'},
+    ),
+    Bad(
+        "report with half a record",
+        REPORT + " --bench {tmp}/a.jsonl",
+        ("a.jsonl is no file of thresher bench",),
+        files={"a.jsonl": '{"bench": "engines", "rows": [{"engine": "thresher pruned"}]}\n'},
+    ),
+    *(
+        Bad(
+            f"report of a run that remembers {name}",
+            "report {tmp}/run --test {test} -o {tmp}/a.html"
+            if "search" in name
+            else "report {tmp}/run -o {tmp}/a.html",
+            (says,),
+            prepare=copied_run(**changes),
+        )
+        for name, says, changes in (
+            ("a word as quality", "no valid 'quality'", {"quality": "good"}),
+            ("no quality at all", "no valid 'quality'", {"quality": {}}),
+            ("half a quality", "no valid 'quality'", {"quality": {"held_out": {"pruned": {"rows": 5}}}}),
+            ("only a dense model", "no valid 'quality'", {"quality": {"held_out": {"dense": QUALITY}}}),
+            ("rows as a word", "no valid 'quality'", {"quality": {"held_out": {"pruned": {**QUALITY, "rows": "x"}}}}),
+            ("no layers", "cannot be shown", {"quality": {"held_out": {"pruned": QUALITY}}}),
+            ("int8 as a list", "cannot be shown", {"quantization": [1]}),
+            ("agreement as a list", "cannot be shown", {"training_free": []}),
+            ("versions as a number", "cannot be shown", {"provenance": {"versions": 5}}),
+        )
+    ),
+    Bad(
+        "report of a damaged search",
+        "report {tmp}/run -o {tmp}/a.html",
+        ("pareto.json is not valid JSON",),
+        files={"run/pareto.json": "[" * 100_000},
+        prepare=lambda tmp, stock, run: shutil.copytree(run, tmp / "run", dirs_exist_ok=True) and None,
+    ),
+    Bad(
+        "report of a search without points",
+        "report {tmp}/run -o {tmp}/a.html",
+        ("cannot be shown",),
+        files={"run/pareto.json": '{"points": 5}'},
+        prepare=lambda tmp, stock, run: shutil.copytree(run, tmp / "run", dirs_exist_ok=True) and None,
     ),
 ]

@@ -12,12 +12,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from thresher.core.layer import BERT_LIKE, LayerSpec, Steps, check_features, finish
+from thresher.core.layer import (
+    BERT_LIKE,
+    GATED,
+    POSITION_NAMES,
+    PRE_NORM,
+    WINDOW,
+    LayerSpec,
+    Steps,
+    attention_input,
+    check_features,
+    finish,
+)
+from thresher.core.places import rotated, turns
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends import attention
 from thresher.engine.backends.attention import LOG2_E, Bias, Tiles, attend_at_once, laid_out
 from thresher.engine.backends.feedforward import FeedForward, StaticFeedForward
 from thresher.engine.backends.linear import LINEARS, StaticInt8, check_int8
+from thresher.engine.backends.windows import in_windows, window_bias
 from thresher.engine.inputs import Tables
 from thresher.engine.plain import embedded, normed
 from thresher.engine.ragged import Ragged, idle_rows
@@ -28,7 +41,7 @@ from thresher.hardware import native_bf16_on_cpu
 LONG = 64  # tokens from which on attention is in tiles: products of single heads are faster in bf16 then
 ROWS = 2048  # from attention to the layer's end at a time, so that what is computed on the way stays in the cache
 SMALLEST = torch.finfo(torch.float32).tiny  # a run's mean score may be zero, where all its values are
-SUPPORTED = BERT_LIKE
+SUPPORTED = BERT_LIKE | {PRE_NORM, GATED, WINDOW, POSITION_NAMES["rotary"]}
 
 Product = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out)
 
@@ -71,6 +84,10 @@ class Cpu:
         if dtype == "int8-static":
             check_scales(scales, weights)
         self.first_query, self.layers = self._layers(weights)
+        self.turns = {
+            base: turns(torch.arange(weights.positions), base=base, width=weights.specs[0].head_width)
+            for base in {spec.rotary_base for spec in weights.specs if spec.rotary_base is not None}
+        }
         self.weights = replace(weights, layers=[])
 
     def _layers(self, weights: Weights) -> "tuple[Product | None, list[CpuLayer]]":
@@ -97,8 +114,9 @@ class Cpu:
         return embedded(self.weights, input_ids.values, rows, token_types).to(self.activation_dtype)
 
     def attend(self, index: int, hidden: Tensor, runs: Ragged, *, scored: bool) -> tuple[Tensor, Tensor | None]:
-        heads, tiles = self.layers[index].spec.heads, Tiles()
-        qkv = self.layers[index].qkv(hidden)
+        layer, tiles = self.layers[index], Tiles()
+        heads = layer.spec.heads
+        qkv = self._rotated(layer.spec, self._projected(layer, hidden), runs.positions)
         context = torch.empty(hidden.shape, dtype=self.activation_dtype)
         context[len(runs.positions) :] = 0  # idle rows
         scores = torch.empty(len(runs.positions)) if scored else None
@@ -108,9 +126,12 @@ class Cpu:
             own = qkv[rows].to(dtype) if long else qkv[rows]  # of many numbers, two simple copies beat one
             query, key, value = laid_out(_views(own, 3, count, heads), dtype)
             positions = runs.positions[rows].view(count, length)
-            bias = self._bias(at=positions, of=positions)
             (out,) = _views(context[rows], 1, count, heads)
-            if long:
+            bias = self._bias(layer.spec, at=positions, of=positions)
+            if long and layer.spec.window is not None:
+                places, window = positions[0], layer.spec.window  # long runs come alone
+                received = in_windows(tiles, query, key, value, places, window=window, out=out, scored=scored)
+            elif long:
                 received = tiles.attend(query, key, value, keys=length, out=out, bias=bias, scored=scored)
             else:
                 received = attend_at_once(query, key, value, out=out, bias=bias, scored=scored)
@@ -121,11 +142,13 @@ class Cpu:
         return context, None if scores is None else self._relative(scores, runs, heads)
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
-        heads = self.layers[index].spec.heads
+        layer = self.layers[index]
+        heads = layer.spec.heads
         first = F.pad(runs.first, (0, idle_rows(len(runs.first), self.row_step)))
         assert self.first_query is not None  # the plan has a layer for first tokens only
-        queries = self.first_query(hidden.index_select(0, first))
-        key_value = self.layers[index].qkv(hidden)
+        # First tokens are at position 0, where rotations leave queries as they are.
+        queries = self.first_query(attention_input(layer.spec, layer.steps, hidden.index_select(0, first)))
+        key_value = self._rotated(layer.spec, self._projected(layer, hidden), runs.positions)
         context = torch.empty(len(runs.first), hidden.shape[-1], dtype=self.activation_dtype)
         done = 0
         for start, count, length in groups_of_equal_length(runs, heads=heads):
@@ -133,14 +156,28 @@ class Cpu:
             (query,) = laid_out(_views(queries[texts], 1, count, heads), torch.float32)
             key, value = laid_out(_views(key_value[rows], 2, count, heads), torch.float32)
             positions = runs.positions[rows].view(count, length)
-            bias = self._bias(at=positions[:, :1], of=positions)
+            bias = self._bias(layer.spec, at=positions[:, :1], of=positions)
             (out,) = _views(context[texts], 1, count, heads)
             attend_at_once(query, key, value, out=out, bias=bias)
             done += count
         return context
 
+    def _projected(self, layer: CpuLayer, hidden: Tensor) -> Tensor:
+        """As much of queries, keys and values as the layer needs."""
+        return layer.qkv(attention_input(layer.spec, layer.steps, hidden))
+
+    def _rotated(self, spec: LayerSpec, projected: Tensor, positions: Tensor) -> Tensor:
+        """All parts but the last, which are values, turned by the positions of live rows, in place. (rows, parts x
+        width): all three, or keys and values."""
+        if spec.rotary_base is None:
+            return projected
+        cosines, sines = (table[positions][:, None] for table in self.turns[spec.rotary_base])
+        turning = projected[: len(positions), : -spec.width].view(len(positions), -1, spec.head_width)
+        turning.copy_(rotated(turning, cosines, sines))
+        return projected
+
     def attend_alone(self, index: int, hidden: Tensor) -> Tensor:
-        return self.layers[index].qkv(hidden)
+        return self._projected(self.layers[index], hidden)
 
     def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
         layer = self.layers[index]
@@ -156,9 +193,11 @@ class Cpu:
         """In fp32: one row per text, so its speed does not matter and its precision does."""
         return self.weights.head(states.float())
 
-    def _bias(self, *, at: Tensor, of: Tensor) -> Bias | None:
+    def _bias(self, spec: LayerSpec, *, at: Tensor, of: Tensor) -> Bias | None:
         """What distances add to logits; at (count, queries), of (count, keys): original positions."""
         table = self.weights.distance_bias
+        if spec.window is not None:
+            return window_bias(at, of, window=spec.window, heads=spec.heads)
         if table is None:
             return None
 

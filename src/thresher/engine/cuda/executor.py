@@ -20,7 +20,7 @@ from thresher.engine.cuda.graphs import REMEMBERED, Lane, OnePass, Ticket, bucke
 from thresher.engine.cuda.live import Numbers, OnHost, to_host
 from thresher.engine.cuda.model import GpuModel, gpu_model
 from thresher.engine.cuda.shelf import Demand
-from thresher.engine.executor import Ids, Output, Types, batch_of, check_reads, description
+from thresher.engine.executor import Ids, Output, Types, batch_of, description
 from thresher.engine.inputs import Tables
 from thresher.engine.kernels.toolchain import RUNS_INTERPRETED
 from thresher.engine.weights import Weights
@@ -78,7 +78,6 @@ class CudaExecutor:
         for name, value, known in (("mode", mode, MODES), ("dtype", dtype, CUDA_DTYPES)):
             if value not in known:
                 raise ConfigError(f"{name} = {value!r} is not one of the cuda backend's: {', '.join(known)}")
-        check_reads(plan)
         check_features(weights.specs, BERT_LIKE, who="the cuda backend", instead=INSTEAD)
         _check_device(device)
         on_gpu = device.startswith("cuda")
@@ -213,7 +212,8 @@ class CudaExecutor:
         bounds = [0, *self.plan.pruning_layers, self.plan.alone]
         for found, (start, stop) in zip(lengths, pairwise(bounds), strict=True):
             kept[:, start:stop] = found[:, None]
-        return Output(outputs=torch.from_numpy(outputs[:texts].copy()), kept=torch.from_numpy(kept))
+        rows = int(batch.lengths.sum()) if self.plan.reads == "tokens" else texts
+        return Output(outputs=torch.from_numpy(outputs[:rows].copy()), kept=torch.from_numpy(kept))
 
 
 def _check_device(device: str) -> None:

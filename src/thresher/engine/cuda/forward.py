@@ -23,9 +23,10 @@ class Forward:
         self.model, self.plan = model, plan
 
     def __call__(self, inputs: Inputs, counts: Counts) -> Tensor:
-        """The head's outputs (sequences, outputs) in float32."""
+        """The head's outputs (sequences, outputs) in float32, or (capacity, outputs) where it reads tokens."""
         hidden, live, plan = self._embedded(inputs, counts.live), counts.live, self.plan
-        starts, states = live.cu_seqlens, torch.empty_like(hidden) if plan.restores else None
+        tokens, starts = live.tokens, live.cu_seqlens
+        states = torch.empty_like(hidden) if plan.restores else None
         for layer, threshold in zip(self.model.layers[: plan.alone], plan.thresholds, strict=False):
             context, received = self._attend(layer, hidden, live, scored=threshold > 0)
             rows = None
@@ -38,6 +39,8 @@ class Forward:
         if states is None:
             return self._head(self._of_first_tokens(hidden, live), live.sequences)
         leave_behind(states, hidden, live.cu_seqlens, live.positions, starts, keep=None)
+        if plan.reads == "tokens":
+            return self._head(states, tokens)
         return self._head(mean_behind(states, starts), live.sequences)
 
     def _attend(self, layer: GpuLayer, hidden: Tensor, live: Live, *, scored: bool) -> tuple[Tensor, Tensor | None]:
@@ -102,7 +105,7 @@ class Forward:
         return hidden
 
     def _head(self, read: Tensor, count: Count) -> Tensor:
-        """(sequences, width) -> (sequences, outputs) in float32."""
+        """What is read (rows, width) -> (rows, outputs) in float32; `count` of the rows mean something."""
         head = self.model.head
         if head.dense is not None:
             read = product(read.to(head.dense.weight.dtype), head.dense, count)

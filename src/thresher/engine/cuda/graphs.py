@@ -13,6 +13,7 @@ from thresher.engine.cuda.batch import Inputs, Layout
 from thresher.engine.cuda.forward import Forward
 from thresher.engine.cuda.live import Numbers, OnDevice
 from thresher.engine.cuda.shelf import Demand, Shelf
+from thresher.hardware import own_workspaces
 
 FINE_FROM = 2048  # tokens
 _capturing = threading.Lock()  # while one engine captures, no other may wait for the device
@@ -35,12 +36,14 @@ class OnePass:
         return torch.cat([outputs.view(torch.int32).flatten(), inputs.cu_seqlens, *counts.starts])
 
     def apart(self, result: Tensor, layout: Layout) -> tuple[Numbers, Numbers]:
-        """Outputs (sequences, outputs), and where sequences start, (1 + prunings, sequences + 1)."""
-        rows = 1 + len(self.forward.plan.pruning_layers)
+        """Outputs of all sequences, or all tokens where the head reads these, (rows, outputs), and where sequences
+        start, (1 + prunings, sequences + 1)."""
+        plan = self.forward.plan
+        passes = 1 + len(plan.pruning_layers)
         numbers: Numbers = result.numpy()
-        split = len(numbers) - rows * (layout.sequences + 1)
-        outputs = numbers[:split].view(np.float32).reshape(layout.sequences, -1)
-        return outputs, numbers[split:].reshape(rows, -1)
+        split = len(numbers) - passes * (layout.sequences + 1)
+        rows = layout.tokens if plan.reads == "tokens" else layout.sequences
+        return numbers[:split].view(np.float32).reshape(rows, -1), numbers[split:].reshape(passes, -1)
 
     def tokens_seen(self, result: Tensor, layout: Layout) -> list[int]:
         """In all, and after each pruning."""
@@ -145,7 +148,10 @@ class Lane:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=stream, capture_error_mode="thread_local"):
+        with (
+            own_workspaces(),
+            torch.cuda.graph(graph, pool=self.pool, stream=stream, capture_error_mode="thread_local"),
+        ):
             host.copy_(self.run(views, layout, seen), non_blocking=True)
         captured = Captured(inputs=inputs, result=host, graph=graph)
         self.captured.put(layout, captured)

@@ -16,11 +16,13 @@ from typing import Any
 from torch import Tensor
 
 from thresher.config import SearchConfig, TrainConfig
+from thresher.core.heads import OF_TOKENS
 from thresher.errors import ConfigError, RunError
 from thresher.models.attach import gates_of, prune_, weights_without_gates
 from thresher.models.checkpoint import load_dense
 from thresher.models.defaults import mean_by_
 from thresher.tasks.chance import below_chance
+from thresher.tasks.encode import EncodedSet
 from thresher.tasks.said import drop_or_gain
 from thresher.tasks.splits import counted
 from thresher.tasks.task import Task
@@ -55,6 +57,7 @@ from thresher.training.search.trial import (
     weights_of,
 )
 from thresher.training.search.workers import executor_of
+from thresher.training.trainer import encoded
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ def search(
         share=settings.trial_share,
         device=device,
         deadline=None if settings.budget_minutes is None else time.time() + 60 * settings.budget_minutes,
+        selection=_selection(model, tokenizer, task, train),
     )
     study = open_study(folder)
     check_identity(study, identity_of(setup, settings, model, finetune=finetune))
@@ -122,6 +126,12 @@ def search(
     chosen, dense = _load(setup, table.points[table.choice.index])
     found = report(setup, settings, table, given_up=given_up(study))
     return Found(chosen, dense, found, out_of_time=_time_over(setup))
+
+
+def _selection(model: Any, tokenizer: Any, task: Task, train: TrainConfig) -> EncodedSet | None:
+    if task.spec.means not in OF_TOKENS:
+        return None
+    return encoded(model, tokenizer, task.spec, task.selection, max_length=train.max_length)
 
 
 def _first(

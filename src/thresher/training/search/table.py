@@ -34,7 +34,7 @@ def measured(setup: Setup, settings: SearchConfig) -> Table:
     dense, _ = baseline(setup)
     places = sorted((setup.folder / "trials").iterdir())
     points = [point for place in places for point in points_of(setup, float(place.name))]
-    labels, spec = truth_of(setup.task, dense), setup.task.spec
+    labels, spec = truth_of(setup, dense), setup.task.spec
     logits = [point.logits for point in points]
     drops = np.array([observed_drop(spec, dense, one, labels) for one in logits])
     low, high = np.quantile(drawn_drops(spec, dense, logits, labels), [0.025, 0.975], axis=0)

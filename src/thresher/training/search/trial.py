@@ -18,6 +18,7 @@ from thresher.errors import PredictionError
 from thresher.models.attach import gates_of, prune_
 from thresher.models.checkpoint import load_dense, replacing_folder
 from thresher.models.predict import predict
+from thresher.tasks.encode import EncodedSet
 from thresher.tasks.task import Task
 from thresher.tasks.truth import Truth
 from thresher.training.progress import Silent
@@ -52,6 +53,7 @@ class Setup:
     share: float
     device: str | None
     deadline: float | None  # time.time() at which to stop
+    selection: EncodedSet | None = None  # the selection rows, where outputs are of tokens and read by their windows
 
     def place(self, target: float) -> Path:
         return self.folder / "trials" / f"{target:.4f}"
@@ -164,7 +166,7 @@ def first_trial(
     found = predict(model, trainer.judge.batches, pruned=False)
     model.load_state_dict(pruned)
     dense_logits = found.logits.numpy()
-    metrics = setup.task.score(dense_logits, truth_of(setup.task, dense_logits))
+    metrics = setup.task.score(dense_logits, truth_of(setup, dense_logits))
     write_snapshot(
         setup.folder / "baseline", {"dense": {"logits": found.logits}}, {"metrics": metrics, "lowest": lowest}
     )
@@ -221,9 +223,9 @@ def weights_of(setup: Setup, target: float) -> dict[str, Tensor]:
     return read_snapshot(setup.place(target) / "weights")[0]["model"]
 
 
-def truth_of(task: Task, dense: NDArray[Any]) -> Truth:
+def truth_of(setup: Setup, dense: NDArray[Any]) -> Truth:
     """What the selection rows are judged against: their labels, or without any the dense model's outputs `dense`."""
-    return task.spec.truth(task.selection, dense=dense)
+    return setup.task.spec.truth(setup.task.selection, dense=dense, data=setup.selection)
 
 
 def _trainer(
@@ -250,7 +252,7 @@ def _measure(setup: Setup, trainer: ChainTrainer, *, target: float, start: float
     """The trained model and looser settings of its dial on the selection rows, saved with its weights."""
     model, gates = trainer.model, gates_of(trainer.model)
     trained = gates.thresholds.detach().cpu().clone()
-    truth, points = truth_of(setup.task, baseline(setup)[0]), []
+    truth, points = truth_of(setup, baseline(setup)[0]), []
     for factor in DIAL:
         gates.set_thresholds(trained * factor)
         found = predict(model, trainer.judge.batches, pruned=True)

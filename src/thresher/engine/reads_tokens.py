@@ -1,0 +1,151 @@
+"""The methods of an engine whose head reads every token: answers to questions, and tags."""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from thresher.core.heads import Head
+from thresher.engine.checks import check_items, check_max_tokens, check_window, whole_number
+from thresher.engine.executor import Executor
+from thresher.engine.forks import check_process
+from thresher.engine.of_tokens import (
+    Answer,
+    Tagged,
+    answers_in,
+    is_words,
+    tagged_in,
+    windows_of_questions,
+    windows_of_texts,
+)
+from thresher.engine.stream import TextStream
+from thresher.engine.token_stream import MakeWindows, TokenStream
+from thresher.errors import ConfigError, DataError, ModelError
+from thresher.models.heads import SPAN_OUTPUTS
+from thresher.text import shown
+from thresher.tokenizing.spans import LONGEST, N_BEST
+from thresher.tokenizing.tokens import Tokens
+
+Words = Sequence[str]  # a text as its words
+
+
+class ReadsTokens:
+    """`answer` and `tag`, one call or a stream. Contexts and texts of any length are read in overlapping windows of at
+    most `max_length` tokens."""
+
+    head: Head
+    labels: list[str]
+    max_length: int
+    executor: Executor
+    _stream: TextStream
+    _process: int
+
+    def answer(
+        self,
+        question: str | Sequence[str],
+        context: str | Sequence[str],
+        *,
+        n_best: int = N_BEST,
+        longest: int = LONGEST,
+        null_threshold: float | None = None,
+        max_tokens: int | None = None,
+    ) -> Any:
+        """The `Answer` to a question in a context, or a list of many: for lists of one length, or one text and a list.
+
+        `longest`: tokens of an answer. There is none where the null score exceeds the best span's by more than
+        `null_threshold`; if not given, that found in training, or else 0; infinite, there always is one. Of many, one
+        that cannot be answered has an error; alone it is a DataError.
+        """
+        options: Any = {"n_best": n_best, "longest": longest, "null_threshold": null_threshold}
+        found = list(self.answer_stream(_pairs(question, context), **options, max_tokens=max_tokens))
+        if not (isinstance(question, str) and isinstance(context, str)):
+            return found
+        if found[0].error is not None:
+            raise DataError(found[0].error)
+        return found[0]
+
+    def answer_stream(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        n_best: int = N_BEST,
+        longest: int = LONGEST,
+        null_threshold: float | None = None,
+        max_tokens: int | None = None,
+        window: int | None = None,
+    ) -> Iterator[Answer]:
+        """The same for a stream of (question, context), in its order and in bounded memory; `window` pairs of a
+        generator are read and answered before the next is asked for."""
+        self._check_means("span", "answer")
+        n_best = whole_number("n_best", n_best, low=1, unit="answers")
+        longest = whole_number("longest", longest, low=1, unit="tokens")
+        threshold = _threshold(self.head.null_threshold if null_threshold is None else null_threshold)
+        parts = self._computed(check_items(pairs, name="pairs"), windows_of_questions, max_tokens, window)
+        for items, found in parts:
+            contexts = [item[1] if item_ not in found.problems else "" for item_, item in enumerate(items)]
+            yield from answers_in(found, contexts, n_best=n_best, longest=longest, null_threshold=threshold)
+
+    def tag(self, texts: Sequence[str | Words], *, max_tokens: int | None = None) -> list[Tagged]:
+        """The entities of texts, each a string, or a list of its words. One that cannot be tagged has an error."""
+        return list(self.tag_stream(texts, max_tokens=max_tokens))
+
+    def tag_stream(
+        self, texts: Iterable[str | Words], *, max_tokens: int | None = None, window: int | None = None
+    ) -> Iterator[Tagged]:
+        """The same for a stream; the rest is as for `answer_stream`."""
+        self._check_means("tags", "tag")
+        for _, alike in itertools.groupby(check_items(texts), key=is_words):
+            for items, found in self._computed(_listed(alike, texts), windows_of_texts, max_tokens, window):
+                yield from tagged_in(found, items, self.labels)
+
+    def window_tokens(self, items: Sequence[Any]) -> Tokens:
+        """The windows of texts like those that will come, as an executor gets them."""
+        return self._token_stream.windows(items, self._make()).tokens
+
+    def _computed(self, items: Any, make: Any, max_tokens: int | None, window: int | None) -> Any:
+        check_process(self._process, self.executor.device)
+        budget = self.executor.token_budget if max_tokens is None else check_max_tokens(max_tokens)
+        window = None if window is None else check_window(window)
+        bound = functools.partial(make, limit=self.max_length)
+        return self._token_stream(items, bound, max_tokens=budget, window=window)
+
+    @functools.cached_property
+    def _token_stream(self) -> TokenStream:
+        return TokenStream(self._stream, outputs=SPAN_OUTPUTS if self.head.means == "span" else len(self.labels))
+
+    def _make(self) -> MakeWindows:
+        own = windows_of_questions if self.head.means == "span" else windows_of_texts
+        return functools.partial(own, limit=self.max_length)
+
+    def _check_means(self, means: str, asked: str) -> None:
+        if self.head.means != means:
+            ways = {"span": "answer(question, context)", "tags": "tag(texts)"}
+            instead = ways.get(self.head.means, "predict(texts), score(pairs) or embed(texts)")
+            raise ModelError(f"the model's head gives {self.head.means}, which {asked} does not serve; use {instead}")
+
+
+def _listed(alike: Iterator[Any], texts: Any) -> Any:
+    """A part of a list is one; a stream stays one, and is not read ahead."""
+    return list(alike) if isinstance(texts, Sequence) else alike
+
+
+def _pairs(question: Any, context: Any) -> list[tuple[Any, Any]]:
+    many = [
+        len(check_items(each, name=name))
+        for name, each in (("question", question), ("context", context))
+        if not isinstance(each, str)
+    ]
+    if len(set(many)) > 1:
+        raise ConfigError(f"{many[0]} questions and {many[1]} contexts; give as many of both, or one beside a list")
+    count = many[0] if many else 1
+    questions, contexts = ([each] * count if isinstance(each, str) else list(each) for each in (question, context))
+    return list(zip(questions, contexts, strict=True))
+
+
+def _threshold(value: Any) -> float:
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise ConfigError(f"null_threshold = {shown(value)} must be a number; infinity gives an answer in any case")
+    return float(value)

@@ -1,0 +1,79 @@
+"""Texts in windows through an executor: the outputs of every token, some texts at a time."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from thresher.engine.of_tokens import Computed
+from thresher.engine.stream import TextStream, covered
+from thresher.engine.windows import count_of
+from thresher.tokenizing.called import TextTokenizer
+from thresher.tokenizing.windows import Windows
+
+MakeWindows = Callable[[TextTokenizer, Sequence[Any]], Windows]
+AT_ONCE = {"cpu": 256, "cuda": 2048}  # texts: enough windows for full batches
+
+
+class TokenStream:
+    """Windows through the tokenizer and the executor of a stream."""
+
+    def __init__(self, stream: TextStream, *, outputs: int) -> None:
+        """`outputs` of a token."""
+        self._stream, self._outputs = stream, outputs
+
+    def __call__(
+        self, items: Iterable[Any], make: MakeWindows, *, max_tokens: int, window: int | None
+    ) -> Iterator[tuple[list[Any], Computed]]:
+        """Items in their order, some at a time, with what was computed of them.
+
+        The next of a list are cut into windows while these are computed; of a generator, `window` are read and answered
+        before the next is asked for.
+        """
+        size = window or AT_ONCE.get(self._stream.executor.device.partition(":")[0], AT_ONCE["cpu"])
+        ahead = (count_of(items) or 0) > size
+        for piece, windows in _prepared(_pieces(items, size), lambda one: self.windows(one, make), ahead=ahead):
+            yield piece, self.computed(windows, max_tokens=max_tokens)
+
+    def windows(self, items: Sequence[Any], make: MakeWindows) -> Windows:
+        return make(self._stream.tokenizing.reader, items)
+
+    def computed(self, windows: Windows, *, max_tokens: int) -> Computed:
+        """The outputs of all windows; an item of which one cannot be computed has a problem."""
+        tokens = covered(self._stream.executor.tables, windows.tokens)
+        outputs, kept, found = self._stream.token_outputs(tokens, max_tokens, width=self._outputs)
+        if tokens.problems:  # such windows have no tokens there, and keep their places here
+            whole = np.zeros((windows.tokens.total, self._outputs), np.float32)
+            whole[np.repeat(tokens.lengths > 0, windows.tokens.lengths)] = outputs
+            outputs = whole
+        problems = {item: problem.says for item, problem in windows.problems.items()}
+        of_window = {number: problem.says for number, problem in tokens.problems.items()} | found
+        for number, says in of_window.items():
+            problems.setdefault(int(windows.rows[number]), says)
+        return Computed(windows, outputs, kept, problems)
+
+
+def _pieces(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    source = iter(items)
+    while piece := list(islice(source, size)):
+        yield piece
+
+
+def _prepared(
+    pieces: Iterator[list[Any]], prepare: Callable[[list[Any]], Windows], *, ahead: bool
+) -> Iterator[tuple[list[Any], Windows]]:
+    """Each piece with its windows; `ahead`, a thread makes the next ones meanwhile."""
+    if not ahead:
+        yield from ((piece, prepare(piece)) for piece in pieces)
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="tokenizing") as pool:
+        before = None
+        for piece in pieces:
+            following = (piece, pool.submit(prepare, piece))
+            if before is not None:
+                yield before[0], before[1].result()
+            before = following
+        if before is not None:
+            yield before[0], before[1].result()

@@ -1,0 +1,172 @@
+"""Every job with models that answer questions or tag words: what is saved is what was measured, and is served."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import thresher
+from tests.training.test_tokens import model_for, task
+from tests.training.tiny import tiny_tokenizer
+from thresher.engine.arithmetic import int8_works
+from thresher.engine.engine import Engine
+from thresher.errors import ConfigError, DataError, ModelError
+from thresher.models.attach import unprune_
+from thresher.models.checkpoint import read_manifest
+from thresher.tasks.squad_score import shared_words
+
+SETTINGS: dict[str, Any] = {"max_steps": 12, "batch_size": 16, "max_length": 32, "lr": 3e-3, "device": "cpu"}
+MEANS = ("span", "tags")
+
+
+@pytest.fixture(scope="module", params=MEANS)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Any]:
+    """What the head means, a run that was made of an encoder, and what pruning said of it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = model_for(request.param)
+    unprune_(model)
+    model.base_model.save_pretrained(folder / "encoder")
+    tiny_tokenizer().save_pretrained(folder / "encoder")
+    rows = task(request.param, 256)
+    result = thresher.prune(folder / "encoder", out=folder / "run", task=rows, target_flops=0.7, **SETTINGS)
+    return request.param, folder / "run", result
+
+
+def test_a_run_is_what_was_measured(made: tuple[str, Path, Any]) -> None:
+    means, run, result = made
+    quality = result.quality["test"]
+    head = read_manifest(run)["head"]
+    assert (head["reads"], head["means"]) == ("tokens", means)
+    if means == "span":
+        assert head["null_threshold"] == quality["pruned"].metrics["null_threshold"]
+        assert {"f1", "exact", "hasans_f1", "noans_f1"} <= set(quality["dense"].metrics)
+        assert read_manifest(run)["prune"]["protect"] == ["first", "first_segment"]
+    again = thresher.evaluate_run(run, task=task(means, 256), device="cpu").splits["test"]
+    assert again["pruned"].metrics == pytest.approx(quality["pruned"].metrics)
+    assert again["dense"].metrics == pytest.approx(quality["dense"].metrics)
+    assert again["pruned"].relative_flops == pytest.approx(quality["pruned"].relative_flops)
+
+
+def test_the_engine_gives_the_answers_that_were_measured(made: tuple[str, Path, Any]) -> None:
+    means, run, result = made
+    rows = task(means, 256).test["test"]
+    engine = Engine.load(run, device="cpu", dtype="fp32")
+    if means == "span":
+        found = engine.answer([row.text for row in rows], [row.pair or "" for row in rows])
+        right = [shared_words((*row.label.texts, "")[0], one.text) for row, one in zip(rows, found, strict=True)]  # type: ignore[union-attr]
+        total = sum(right)
+        assert total / len(rows) == pytest.approx(result.quality["test"]["pruned"].metrics["f1"], abs=0.05)
+    else:
+        tags = [found.tags for found in engine.tag([row.words for row in rows])]
+        names = engine.labels
+        gold = [tuple(names[number] for number in row.label) for row in rows]  # type: ignore[union-attr]
+        both = [(a, b) for one, other in zip(tags, gold, strict=True) for a, b in zip(one or (), other, strict=True)]
+        assert sum(a == b for a, b in both) / len(both) > 0.6
+
+
+@pytest.mark.parametrize("means", MEANS)
+def test_a_head_of_another_kind_is_not_replaced_in_silence(means: str, tmp_path: Path) -> None:
+    model = model_for("tags" if means == "span" else "span")
+    unprune_(model)
+    model.save_pretrained(tmp_path / "other")
+    tiny_tokenizer().save_pretrained(tmp_path / "other")
+    with pytest.raises(ModelError, match="has a head, but not for"):
+        thresher.prune(tmp_path / "other", out=tmp_path / "run", task=task(means), **SETTINGS)
+
+
+def test_search(made: tuple[str, Path, Any], tmp_path: Path) -> None:
+    means, run, _ = made
+    found = thresher.search(
+        run / "dense", out=tmp_path / "found", task=task(means, 64), max_drop=0.5, max_trials=2, **SETTINGS
+    )
+    assert found.held_out_drop["test"].rows == 32 and (tmp_path / "found" / "pareto.json").is_file()
+    head = read_manifest(tmp_path / "found")["head"]
+    assert ("null_threshold" in head) == (means == "span")
+
+
+def test_quantize(made: tuple[str, Path, Any], tmp_path: Path) -> None:
+    means, run, result = made
+    if not int8_works():
+        pytest.skip("the processor has no int8 instructions that torch uses")
+    found = thresher.quantize(run, out=tmp_path / "int8", task=task(means, 64))
+    exact = found.measured["fp32"].metrics["f1"]
+    assert exact == pytest.approx(result.quality["test"]["pruned"].metrics["f1"], abs=1e-6)
+    assert found.measured["fp32"].agreement == 1.0 and 0 < found.measured["int8-static"].agreement <= 1
+    engine = Engine.load(tmp_path / "int8", device="cpu", dtype="int8-static")
+    given = engine.answer("good", "worda good") if means == "span" else engine.tag(["worda good"])[0]
+    assert given.error is None
+
+
+def test_calibrate(made: tuple[str, Path, Any], tmp_path: Path) -> None:
+    means, run, _ = made
+    rows = task(means, 128)
+    some = replace(rows, selection=rows.train)
+    found = thresher.calibrate(run / "dense", out=tmp_path / "free", task=some, agreement="90%")
+    assert found.expected.agreement.value > 0.7 and 0 < found.expected.relative_flops <= 1
+    assert read_manifest(tmp_path / "free")["head"]["means"] == means
+    word = "start and end" if means == "span" else "tag of a token"
+    assert found.expected.agreement.kind == f"same {word}, Wilson interval"
+    again = thresher.evaluate_run(tmp_path / "free", task=task(means, 64), device="cpu").splits["test"]["pruned"]
+    assert again.relative_flops is not None and again.relative_flops < 1.001
+
+
+def test_bench(made: tuple[str, Path, Any]) -> None:
+    means, run, result = made
+    found = thresher.bench(run, task=task(means, 64), rounds=1, batch_size=8, engines="hf,thresher", memory=False)
+    rows = {(row["engine"], row["dtype"]): row for row in found.rows}
+    yardstick, pruned = rows["hugging face", "fp32"], rows["thresher pruned", "fp32"]
+    assert yardstick["agreement"] == rows["hugging face, sorted", "fp32"]["agreement"] == 1.0
+    assert rows["thresher dense", "fp32"]["agreement"] == 1.0, "the same windows, the same places"
+    assert pruned["quality"] == pytest.approx(result.quality["test"]["pruned"].metrics["f1"], abs=0.02)
+    assert pruned["relative_flops"] == pytest.approx(result.quality["test"]["pruned"].relative_flops, abs=1e-6)
+    with pytest.raises(ConfigError, match="engine 'openvino' is not one of: hf, thresher"):
+        thresher.bench(run, task=task(means, 64), engines="openvino")
+    short = thresher.bench(run, task=task(means, 64), rows=5, rounds=1, engines="thresher", memory=False)
+    assert short.about["texts"] >= 5
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_score(made: tuple[str, Path, Any], tmp_path: Path, kind: str) -> None:
+    means, run, _ = made
+    rows = task(means, 64).test["test"]
+    file, out = tmp_path / "rows.jsonl", tmp_path / f"out.{kind}"
+    lines = [{"text": row.text, "context": row.pair} if means == "span" else {"text": row.text} for row in rows]
+    lines[3]["text"] = ""
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    columns = {"pair_column": "context"} if means == "span" else {}
+    result = thresher.score_files(run, inputs=file, out=out, device="cpu", dtype="fp32", **columns)
+    assert (result.rows, result.errors, result.means) == (32, 1, means)
+    engine = Engine.load(run, device="cpu", dtype="fp32")
+    if kind == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        found = parquet.read_table(out).to_pylist()
+    elif kind == "csv":
+        with out.open(newline="") as opened:
+            found = list(csv.DictReader(opened))
+    else:
+        found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert "is empty" in found[3]["error"]
+    for number in (0, 1, 31):
+        line, row = found[number], rows[number]
+        if means == "span":
+            answer = engine.answer(row.text, row.pair or "")
+            assert (line["answer"] or "") == answer.text and float(line["null_score"]) == pytest.approx(
+                answer.null_score, abs=1e-4
+            )
+            assert str(line["start"] if line["start"] not in (None, "") else None) == str(answer.start)
+        else:
+            entities = json.loads(line["entities"]) if kind == "csv" else line["entities"]
+            own = [(one.label, one.text, one.start, one.end) for one in engine.tag([row.text])[0].entities]
+            assert [(one["label"], one["text"], one["start"], one["end"]) for one in entities] == own
+
+
+def test_scoring_needs_the_heads_columns(made: tuple[str, Path, Any], tmp_path: Path) -> None:
+    means, run, _ = made
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a", "context": "b"}\n')
+    columns = {} if means == "span" else {"pair_column": "context"}
+    with pytest.raises(DataError, match="is for pairs of texts" if means == "span" else "is for single texts"):
+        thresher.score_files(run, inputs=file, out=tmp_path / "out.jsonl", **columns)

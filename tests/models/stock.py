@@ -1,0 +1,39 @@
+"""The stock model's own layers, called one by one with masks that hide what was dropped: no line of ours computes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def stock_masked(model: Any, input_ids: Tensor, kept: list[list[int]]) -> Tensor:
+    """Last states (tokens, width) of one text (tokens,), of a model without gates, where layer i leaves `kept[i]`.
+
+    A token that is dropped is still computed by all later layers, and seen by none of them.
+    """
+    base, tokens = model.base_model, len(input_ids)
+    kind, alive = model.config.model_type, torch.ones(tokens, dtype=torch.bool)
+    hidden = base.embeddings(input_ids=input_ids[None])
+    for index, layer in enumerate(base.layers):
+        if kind == "modernbert":
+            hidden = layer(hidden, **_modernbert(base, layer, hidden, alive))
+        else:
+            mask = torch.zeros(1, 1, 1, tokens, dtype=hidden.dtype).masked_fill(~alive, float("-inf"))
+            places = base.rotary_emb(hidden, torch.arange(tokens)[None])
+            hidden = layer(hidden, attention_mask=mask, position_embeddings=places)
+        alive = torch.zeros(tokens, dtype=torch.bool)
+        alive[kept[index]] = True
+    return base.final_norm(hidden)[0] if kind == "modernbert" else hidden[0]
+
+
+def _modernbert(base: Any, layer: Any, hidden: Tensor, alive: Tensor) -> dict[str, Any]:
+    places = torch.arange(len(alive))
+    seen = alive[None, :].expand(len(alive), -1)
+    if layer.attention_type == "sliding_attention":
+        seen = seen & ((places[:, None] - places[None, :]).abs() <= base.config.sliding_window)
+    seen = seen | torch.eye(len(alive), dtype=torch.bool)  # a dropped query must see something
+    return {
+        "attention_mask": seen[None, None],
+        "position_embeddings": base.rotary_emb(hidden, places[None], layer.attention_type),
+    }
