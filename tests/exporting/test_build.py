@@ -88,6 +88,21 @@ def test_every_rule_of_the_gates(family: str, reads: str | None, variant: str, s
     np.testing.assert_allclose(found, expected.outputs.numpy(), **TOLERANCE)
 
 
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("reads", [None, "mean"])
+def test_how_far_each_token_came(reads: str | None, single: bool) -> None:
+    """As many as the counts say, in the places of tokens; what masking keeps is what was passed on."""
+    model = gated("mpnet", reads=reads, score="value")
+    inputs = arrays(ragged(model, extra=2))
+    kept, passed = answer(opened(graph_of(model, one=single, kept=True, passed=True)), inputs, "kept", "passed")
+    mask = inputs["attention_mask"] == 1
+    assert not passed[~mask].any() and len(set(passed[mask].tolist())) > 2
+    for layer in range(LAYERS):
+        assert ((passed > layer) & mask).sum(axis=1).tolist() == kept[:, layer].tolist()
+    first = passed[:, 0].tolist()
+    assert first == [LAYERS] * len(first)
+
+
 @pytest.mark.parametrize("family", BERT_LIKE)
 def test_the_dense_graph_is_the_stock_model(family: str) -> None:
     model = tiny_model(family)

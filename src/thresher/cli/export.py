@@ -25,6 +25,9 @@ def export(
     kept: Annotated[
         bool, typer.Option("--kept", help="one more output, kept: how many tokens each layer passed on")
     ] = False,
+    passed: Annotated[
+        bool, typer.Option("--passed", help="one more output, passed: how many layers passed on each token")
+    ] = False,
     dense: Annotated[bool, typer.Option("--dense", help="the same graph that drops nothing, to compare with")] = False,
     dial: Annotated[
         bool, typer.Option("--dial", help="one more input, dial, that scales thresholds: 0 is dense, 1 as trained")
@@ -56,6 +59,7 @@ def export(
         format=format,
         batch_one=batch_one,
         kept=kept,
+        passed=passed,
         dense=dense,
         dial=dial,
         int8=int8,

@@ -17,17 +17,20 @@ from thresher.records import thresher_version
 
 NEVER_EMPTY = {"first", "first_segment"}  # groups that every text has a token of
 LOGITS, STATES, EMBEDDING, KEPT, DIAL = "logits", "last_hidden_state", "sentence_embedding", "kept", "dial"
+PASSED = "passed"
 SPAN = ("start_logits", "end_logits")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
     """What the graph is like. types: it has the input token_type_ids; one: for single texts; kept: it also gives the
-    counts of kept tokens; dial: thresholds can be scaled when it runs; half: matrices are stored in fp16."""
+    counts of kept tokens; passed: and how many layers passed each token on; dial: thresholds can be scaled when it
+    runs; half: matrices are stored in fp16."""
 
     types: bool = False
     one: bool = False
     kept: bool = False
+    passed: bool = False
     dial: bool = False
     half: bool = False
 
@@ -76,6 +79,8 @@ def build_model(
         give(value, name, [size[0], *shape])
     if form.kept:
         give(_kept(graph, kept, inputs.counts, layers=plan.layers), KEPT, [size[0], plan.layers], TensorProto.INT64)
+    if form.passed:
+        give(_passed(graph, inputs, rows, layers, plan), PASSED, [size[0], "length"], TensorProto.INT64)
     if dial is not None:
         taken.append(helper.make_tensor_value_info(DIAL, TensorProto.FLOAT, []))
         graph.initializers.append(numpy_helper.from_array(_one(), DIAL))
@@ -143,13 +148,14 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
     hidden = graph.norm(hidden, weights.embedding_norm, name="embedding_norm")
     if weights.projection is not None:
         hidden = graph.affine(hidden, weights.projection, name="projection")
+    prunes = any(value > 0 for value in plan.thresholds)
     live: Live = OneText(graph, counts=counts) if form.one else Batch(graph, counts=counts, total=total)
     rows = Rows(
         live=live,
         hidden=hidden,
         protected=_protected(graph, plan, mask=mask, rank=rank, packed=packed),
         positions=None if weights.distance_bias is None else positions,
-        origin=_all_rows(graph, total) if plan.restores and any(value > 0 for value in plan.thresholds) else None,
+        origin=_all_rows(graph, total) if (plan.restores or form.passed) and prunes else None,
     )
     return Inputs(rows=rows, mask=mask, counts=counts, wrong=wrong, total=total)
 
@@ -231,7 +237,7 @@ def _all_states(graph: Graph, rows: Rows, layers: LayerNodes) -> str:
     """(total, width) every token's last known state: those of dropped tokens layer by layer, then those left."""
     if not layers.left:
         return rows.hidden
-    return str(graph.node("Concat", *(part for part, _ in layers.left), rows.hidden, axis=0))
+    return str(graph.node("Concat", *(part for part, _, _ in layers.left), rows.hidden, axis=0))
 
 
 def _places(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes) -> str:
@@ -240,11 +246,27 @@ def _places(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes) -> str
     place = graph.node("Sub", graph.node("CumSum", numbers, graph.one_whole(0)), graph.one_whole(1))
     place = graph.node("Max", place, graph.one_whole(0))  # padding before the first text
     if layers.left and rows.origin is not None:
-        origins = graph.node("Concat", *(origin for _, origin in layers.left), rows.origin, axis=0)
+        origins = graph.node("Concat", *(origin for _, origin, _ in layers.left), rows.origin, axis=0)
         # Where each row of the input has gone: the order that sorts the origins.
         _, order = graph.node("TopK", origins, inputs.total, axis=0, largest=0, sorted=1, outputs=2)
         place = graph.node("Gather", order, place, axis=0)
     return str(graph.node("Reshape", place, graph.node("Shape", inputs.mask)))
+
+
+def _passed(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes, plan: PruningPlan) -> str:
+    """(batch, length) how many layers passed each token on; 0 for padding. From `alone` on these are first tokens."""
+
+    def each(number: int, like: str) -> str:
+        return str(graph.node("Expand", graph.one_whole(number), graph.node("Shape", like)))
+
+    last = rows.origin if rows.origin is not None else _all_rows(graph, inputs.total)
+    numbers = [*(each(index, origin) for _, origin, index in layers.left), each(layers.alone, last)]
+    joined = graph.node("Concat", *numbers, axis=0) if len(numbers) > 1 else numbers[0]
+    found = graph.node("Gather", joined, _places(graph, inputs, rows, layers), axis=0)
+    if not plan.restores:
+        rank = graph.node("CumSum", graph.node("Cast", inputs.mask, to=7), graph.one_whole(1))
+        found = graph.node("Where", graph.node("Equal", rank, graph.one_whole(1)), graph.one_whole(plan.layers), found)
+    return str(graph.node("Where", inputs.mask, found, graph.one_whole(0)))
 
 
 def _in_place(graph: Graph, values: str, inputs: Inputs, places: str) -> str:

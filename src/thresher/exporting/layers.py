@@ -49,7 +49,8 @@ class LayerNodes:
         self.graph, self.weights, self.plan, self.dial, self.scales = graph, weights, plan, dial, scales
         # Where the dial may be 0, no layer is known to pass on first tokens only but the last.
         self.alone = plan.alone if dial is None or plan.restores else plan.layers - 1
-        self.left: list[tuple[str, str]] = []  # states and origins of dropped tokens, for heads that read them
+        # States and origins of dropped tokens, for who reads them, and the layer that dropped them.
+        self.left: list[tuple[str, str, int]] = []
         self._bias: tuple[Live, str] | None = None
         self._off = None if dial is None else graph.node("Not", graph.node("Greater", dial, graph.number(0.0)))
 
@@ -65,7 +66,7 @@ class LayerNodes:
         stay = live.rows_at(chosen)
         if rows.origin is not None:
             gone = live.rows_at(true_places(graph, live.alive_and(graph.node("Not", keep))))
-            self.left.append((self._take(rows.hidden, gone), self._take(rows.origin, gone)))
+            self.left.append((self._take(rows.hidden, gone), self._take(rows.origin, gone), index))
         taken = {
             name: self._take(value, stay)
             for name in ("protected", "positions", "origin")

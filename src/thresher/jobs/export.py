@@ -52,9 +52,9 @@ DIALS = (1.0, 0.0, 0.5, 2.0)  # a graph with a dial is checked at these; the pro
 @dataclass(frozen=True, kw_only=True)
 class ExportRequest(Rows):
     """What `export` is asked for: a run's folder and a new one. format: onnx or openvino; batch_one: for single texts
-    only, and faster for them; kept: the graph also gives how many tokens each layer passed on; dense: nothing is
-    dropped; dial: the graph has an input that scales thresholds; int8: products with a quantized run's own scales;
-    fp16_weights: matrices are stored in fp16 and computed with in fp32.
+    only, and faster for them; kept: the graph also gives how many tokens each layer passed on; passed: and how many
+    layers passed on each token; dense: nothing is dropped; dial: the graph has an input that scales thresholds; int8:
+    products with a quantized run's own scales; fp16_weights: matrices are stored in fp16 and computed with in fp32.
 
     Rows, or `texts`, a file without labels with one a line, measure what the file loses. int8 is always measured: where
     none are named, on the test rows of the run's own task."""
@@ -66,6 +66,7 @@ class ExportRequest(Rows):
     format: str = "onnx"
     batch_one: bool = False
     kept: bool = False
+    passed: bool = False
     dense: bool = False
     dial: bool = False
     int8: bool = False
@@ -173,6 +174,7 @@ def _exported(request: ExportRequest, checkpoint: Checkpoint, task: "Task | None
         types=takes_types(weights, tokenizer),
         one=request.batch_one,
         kept=request.kept,
+        passed=request.passed,
         dial=request.dial,
         half=request.fp16_weights,
     )
@@ -255,7 +257,7 @@ def _about(request: ExportRequest, result: ExportResult, plan: PruningPlan, chec
     """What the folder says of itself; nothing in it names a place of this machine."""
     made = provenance(device="cpu", seed=None)
     made["versions"] |= {name: metadata.version(name) for name in needs(request.format)}
-    options = ("format", "batch_one", "kept", "dense", "dial", "int8", "fp16_weights")
+    options = ("format", "batch_one", "kept", "passed", "dense", "dial", "int8", "fp16_weights")
     tolerance, epsilon = bounds(int8=request.int8)
     return {
         "format_version": FORMAT_VERSION,
