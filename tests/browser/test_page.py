@@ -79,4 +79,4 @@ def test_a_missing_model_is_said(page: Path, tmp_path: Path) -> None:
     shutil.copytree(page, tmp_path / "page", ignore=shutil.ignore_patterns("models"))
     with served(tmp_path / "page") as (address, reports):
         found = reported(f"{address}?report", reports, seconds=120)
-    assert "config.json is not there; run prepare.py first" in found["error"]
+    assert "json is not there; run prepare.py first" in found["error"]

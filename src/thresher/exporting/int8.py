@@ -30,8 +30,8 @@ def int8_affine(graph: Graph, values: str, affine: Affine, scales: Tensor, *, na
         values = graph.node("Mul", values, graph.vector(1 / scales, name=f"{name}.per_scale"))
     else:
         unit = float(scales)
-    if zero == ZERO:
-        values = graph.node("Clip", values, graph.number(-127.0 * unit), graph.number(127.0 * unit))
+    if zero == ZERO:  # not Clip, which OpenVINO joins with the product before it, and gets wrong
+        values = graph.node("Max", values, graph.number(-127.0 * unit))
     codes, worth = rounded_weight(weight)
     taken = (graph.number(unit), graph.byte(zero))
     values = graph.node("DequantizeLinear", graph.node("QuantizeLinear", values, *taken), *taken)
