@@ -3,13 +3,13 @@
 from typing import Any
 
 from thresher.errors import ModelError
-from thresher.models import albert, bert, distilbert, modernbert, mpnet, rotary
+from thresher.models import albert, bert, deberta, distilbert, modernbert, mpnet, rotary
 from thresher.models.adapter import Family
 from thresher.models.heads import head_of
 
 FAMILIES: tuple[Family, ...] = (
     *(bert.FAMILY, distilbert.FAMILY, albert.FAMILY, mpnet.FAMILY),
-    *(rotary.FAMILY, modernbert.FAMILY),
+    *(rotary.FAMILY, modernbert.FAMILY, deberta.FAMILY),
 )
 
 
