@@ -12,8 +12,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from thresher.core.cost import EncoderShape
-from thresher.core.layer import LayerSpec
+from thresher.core.layer import POSITION_NAMES, POST_NORM, LayerSpec
 from thresher.core.places import Relative
+
+BERT = frozenset({POST_NORM, POSITION_NAMES["table"]})
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def plain_rotary(parameters: dict[str, Any]) -> str | None:
 class Family:
     """A group of model types that share layer code.
 
+    `features` are those that layers of the family may have, for whoever asks before there is a model.
     `layers` lists the distinct layer modules of a base model; `sequence` names the one of each pass, where that
     differs (ALBERT runs one module many times). `position_bias` finds the additive bias (batch, heads, queries, keys)
     among the arguments the stock encoder gives a layer, and `wrap` returns a layer's output as that encoder expects it.
@@ -129,6 +132,7 @@ class Family:
     parts: Callable[[nn.Module], LayerParts]
     embeddings: Callable[[nn.Module], EmbeddingParts]
     head: Callable[[nn.Module], HeadParts]
+    features: frozenset[str] = BERT
     sequence: Callable[[nn.Module], list[nn.Module]] | None = None
     token_head: Callable[[Any, str], HeadParts] = token_head
     distances: Callable[[nn.Module], Tensor | None] = lambda base: None

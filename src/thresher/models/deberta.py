@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from thresher.core.layer import LayerSpec
+from thresher.core.layer import CONVOLUTION, POSITION_NAMES, POST_NORM, LayerSpec
 from thresher.core.places import Relative
 from thresher.models.adapter import ConvolutionParts, EmbeddingParts, Family, HeadParts, LayerParts
 
@@ -132,6 +132,7 @@ FAMILY = Family(
     parts=_parts,
     embeddings=_embeddings,
     head=_head,
+    features=frozenset({POST_NORM, CONVOLUTION, POSITION_NAMES["table"], POSITION_NAMES["disentangled"]}),
     distances=_distances,
     relative=_relative,
     convolution=_convolution,

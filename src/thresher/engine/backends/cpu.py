@@ -12,19 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from thresher.core.layer import (
-    BERT_LIKE,
-    CONVOLUTION,
-    GATED,
-    POSITION_NAMES,
-    PRE_NORM,
-    WINDOW,
-    LayerSpec,
-    Steps,
-    attention_input,
-    check_features,
-    finish,
-)
+from thresher.core.layer import LayerSpec, Steps, attention_input, finish
 from thresher.core.places import Relative, rotated, turns
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends import attention
@@ -36,6 +24,7 @@ from thresher.engine.backends.windows import in_windows, window_bias
 from thresher.engine.inputs import Tables
 from thresher.engine.plain import convolved, embedded, joined, normed
 from thresher.engine.ragged import Ragged, idle_rows
+from thresher.engine.supported import check_supported
 from thresher.engine.weights import Affine, Convolution, Layer, LayerScales, Norm, Weights, converted
 from thresher.errors import ModelError
 from thresher.hardware import native_bf16_on_cpu
@@ -43,7 +32,6 @@ from thresher.hardware import native_bf16_on_cpu
 LONG = 64  # tokens from which on attention is in tiles: products of single heads are faster in bf16 then
 ROWS = 2048  # from attention to the layer's end at a time, so that what is computed on the way stays in the cache
 SMALLEST = torch.finfo(torch.float32).tiny  # a run's mean score may be zero, where all its values are
-SUPPORTED = BERT_LIKE | {PRE_NORM, GATED, WINDOW, CONVOLUTION, POSITION_NAMES["rotary"], POSITION_NAMES["disentangled"]}
 
 Product = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out)
 
@@ -75,7 +63,7 @@ class Cpu:
         self, weights: Weights, plan: PruningPlan, *, dtype: str = "fp32", scales: Sequence[LayerScales] = ()
     ) -> None:
         """`scales`, one per layer, are what int8-static needs."""
-        check_features(weights.specs, SUPPORTED, who="the cpu backend", instead="use backend = 'reference'")
+        check_supported("cpu", weights.specs)
         self.plan, self.shape, self.tables = plan, weights.shape, Tables.of(weights)
         self.dtype, self.scales = dtype, scales
         # int8 products take and give float32; only bf16 keeps its activations in half precision.
