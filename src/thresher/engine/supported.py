@@ -1,4 +1,4 @@
-"""Which features of layers every way of computing knows: what executors check and `thresher doctor --families` shows."""
+"""Which features of layers each way of computing knows: what executors check and `thresher doctor --families` shows."""
 
 from collections.abc import Iterable
 
