@@ -36,10 +36,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": {"core", "models", "engine", "tasks", "baselines"},
     "report": set(),
     "bulk": {"core", "models", "engine"},
-    "scale": {"bulk"},
+    "serving": {"core", "models", "engine", "tokenizing"},
+    "scale": {"bulk", "serving"},
     "jobs": {
         *("core", "models", "engine", "exporting", "tasks", "training", "baselines", "evaluation", "report"),
-        *("bulk", "scale"),
+        *("bulk", "scale", "serving"),
     },
 }
 MAY_IMPORT["experiments"] = set(MAY_IMPORT)  # all of the above, to measure it
@@ -55,6 +56,7 @@ NEVER_IMPORTS: dict[str, set[str]] = {
     "report": HUGGING_FACE | {"torch", "triton"},
     "jobs": {"typer"},
     "bulk": {"typer", "ray"},
+    "serving": {"typer", "ray"},
     FRONT_DOOR: {"triton"},
 }
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from thresher.jobs.report import ReportRequest, write_report
     from thresher.jobs.score import ScoreRequest, score_files
     from thresher.jobs.search import SearchRequest, search
+    from thresher.jobs.serve import ServeRequest, serve
     from thresher.models.attach import gates_of, prune_, unprune_
     from thresher.models.checkpoint import load, save
     from thresher.tasks import load_file_task, load_task
@@ -42,6 +43,7 @@ __all__ = [
     "ReportRequest",
     "ScoreRequest",
     "SearchRequest",
+    "ServeRequest",
     "ThresherError",
     "TrainConfig",
     "Trainer",
@@ -63,6 +65,7 @@ __all__ = [
     "save",
     "score_files",
     "search",
+    "serve",
     "unaccelerate_",
     "unprune_",
     "write_report",
@@ -93,6 +96,8 @@ _HOME = {
     "evaluate_run": "thresher.jobs.evaluate",
     "ScoreRequest": "thresher.jobs.score",
     "score_files": "thresher.jobs.score",
+    "ServeRequest": "thresher.jobs.serve",
+    "serve": "thresher.jobs.serve",
     "ExportRequest": "thresher.jobs.export",
     "export": "thresher.jobs.export",
     "BenchRequest": "thresher.jobs.bench",

@@ -10,6 +10,7 @@ from thresher.workplace import folder_here
 
 WHOLE = 256 * 2**20  # bytes; a larger input is known by samples of it and the time of its last change
 SAMPLES, SAMPLE = 64, 2**16
+NO_ANSWERS = ("dense", "serving.json")  # what of a run says nothing about its answers
 
 
 def file_fingerprint(path: Path) -> dict[str, Any]:
@@ -28,15 +29,19 @@ def file_fingerprint(path: Path) -> dict[str, Any]:
 
 
 def run_fingerprint(run: str | Path) -> str:
-    """What a run is known by: all its files, without the dense model that it may hold; a hub's name is all we know of
-    it."""
+    """What a run is known by: all its files, without the dense model that it may hold and the speeds that were measured
+    with it; a hub's name is all we know of it."""
     folder = folder_here(run)
     if folder is None:
         return f"hub {run}"
     found = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         inner = path.relative_to(folder)
-        if path.is_file() and inner.parts[0] != "dense" and not any(part.startswith(".") for part in inner.parts):
+        if (
+            path.is_file()
+            and inner.parts[0] not in NO_ANSWERS
+            and not any(part.startswith(".") for part in inner.parts)
+        ):
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             found.update(f"{inner.as_posix()} {digest}\n".encode("utf-8", errors="surrogateescape"))

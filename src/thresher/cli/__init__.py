@@ -23,6 +23,7 @@ from thresher.cli import (
     reproduce,
     score,
     search,
+    serve,
 )
 from thresher.cli.output import fail, no_room, take_any_character
 from thresher.cli.quiet import loud_afterwards
@@ -86,6 +87,7 @@ for name, command in (
     ("explain", explain.explain),
     ("report", report.report),
     ("score", score.score),
+    ("serve", serve.serve),
     ("bench", bench.bench),
     ("doctor", doctor.doctor),
     ("reproduce", reproduce.reproduce),

@@ -14,6 +14,7 @@ EXTRAS = {
     "figures": ("thresher reproduce", ("matplotlib",)),
     "st": ("models inside SentenceTransformer and CrossEncoder", ("sentence_transformers",)),
     "scale": ("thresher score --ray", ("ray",)),
+    "serve": ("thresher serve", ("starlette", "uvicorn", "httptools", "uvloop", "msgspec", "prometheus_client")),
     "export": ("thresher export", ("onnx", "onnxruntime")),
 }
 

@@ -53,6 +53,14 @@ class PruningPlan:
         """Whether dropped tokens are read, by the states they leave behind."""
         return self.reads != "first"
 
+    def at_dial(self, dial: float) -> "PruningPlan":
+        """The same at another dial: 0 keeps all, and infinite thresholds stay at any other. Not of a plan at dial 0,
+        which has lost its thresholds."""
+        if self.dial == 0 and dial != 0:
+            raise ValueError("a plan at dial 0 has no thresholds left to scale")
+        scaled = (0.0 if dial == 0 else value * (dial / self.dial) for value in self.thresholds)
+        return replace(self, thresholds=tuple(scaled), dial=dial)
+
     def with_thresholds(self, thresholds: Sequence[float]) -> "PruningPlan":
         """The same way of judging with other thresholds."""
         return replace(self, thresholds=tuple(thresholds))

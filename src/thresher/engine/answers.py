@@ -49,6 +49,22 @@ class Answers:
             problems=problems,
         )
 
+    def take(self, numbers: Any) -> "Answers":
+        """The texts of these numbers, in this order. numbers: (fewer,) integers."""
+        numbers = np.asarray(numbers, np.int64)
+        problems = {
+            place: self.problems[number] for place, number in enumerate(numbers.tolist()) if number in self.problems
+        }
+        return Answers(
+            head=self.head,
+            names=self.names,
+            outputs=self.outputs[numbers],
+            kept=self.kept[numbers],
+            tokens=self.tokens[numbers],
+            truncated=self.truncated[numbers],
+            problems=problems,
+        )
+
     def __len__(self) -> int:
         return len(self.outputs)
 

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from thresher.engine.forks import check_process, expect_forks
 from thresher.engine.predictions import Outputs, Prediction, Ranked, sigmoid
 from thresher.engine.reads_tokens import ReadsTokens
 from thresher.engine.scales import read_scales
-from thresher.engine.stream import TextStream
+from thresher.engine.stream import Group, TextStream
 from thresher.engine.tokenizing import Tokenizing
 from thresher.engine.weights import LayerScales, read_weights
 from thresher.engine.windows import Item, batches_of, count_of
@@ -38,8 +39,10 @@ from thresher.models.defaults import longest_read
 from thresher.models.heads import head_of
 from thresher.models.manifest import is_run
 from thresher.models.pairs import takes_pairs
-from thresher.models.plan import plan_of
+from thresher.models.plan import check_dial, plan_of
 from thresher.text import is_blank
+from thresher.tokenizing.read import NOTHING
+from thresher.tokenizing.tokens import Problem, Tokens
 from thresher.tokenizing.windows import WINDOW
 from thresher.workplace import expanded
 
@@ -167,6 +170,11 @@ class Engine(ReadsTokens):
         about: Any = {"labels": labels, "why": choice.why, "head": head, "max_length": max_length, "pairs": pairs}
         return Engine(executor, tokenizer, **about, workers=workers)
 
+    @property
+    def tokenizing(self) -> Tokenizing:
+        """How texts are read, and to what length."""
+        return self._stream.tokenizing
+
     def describe(self) -> dict[str, Any]:
         """Backend, arithmetic and why they were chosen, thresholds, sizes; on a GPU also the mode and its reason."""
         about = {"head": self.head.means, "max_length": self.max_length, "why": self.why}
@@ -205,7 +213,7 @@ class Engine(ReadsTokens):
     ) -> Answers:
         """All results at once as arrays, without an object for each text: labels, probabilities, values, kept, tokens,
         truncated, errors; and outputs, which are an embedder's vectors, of texts with the model's default prompt."""
-        return self._arrays(self._prompted(items), max_tokens=max_tokens, progress=progress)
+        return self._arrays(self.prompted(items), max_tokens=max_tokens, progress=progress)
 
     def _arrays(self, items: Sequence[Item], *, max_tokens: int | None = None, progress: bool) -> Answers:
         computed = self._compute(items, max_tokens=max_tokens)
@@ -221,7 +229,7 @@ class Engine(ReadsTokens):
         read_ahead: bool = False,
     ) -> Iterator[Answers]:
         """The same for a stream, in parts that follow each other; the rest is as for `predict`."""
-        return self._compute(self._prompted(items), max_tokens=max_tokens, window=window, read_ahead=read_ahead)
+        return self._compute(self.prompted(items), max_tokens=max_tokens, window=window, read_ahead=read_ahead)
 
     def warm_up(self, items: Sequence[Item] = (), *, sizes: Sequence[tuple[int, int]] = ()) -> None:
         """Prepare for a workload, so that its first texts do not wait: `items` are texts like those that will come, as
@@ -232,10 +240,47 @@ class Engine(ReadsTokens):
         if self.head.reads == "tokens":
             tokens = self.window_tokens(list(check_items(items)))
         else:
-            tokens = self._stream.tokens(list(self._prompted(items)))
+            tokens = self._stream.tokens(list(self.prompted(items)))
         numbers = batches_of(tokens, self.executor.token_budget, by_length=self.executor.by_length)
         made_up = made_up_texts(self.executor.tables, check_sizes(sizes))
         self.executor.warm_up([*(tokens.take(each) for each in numbers), *made_up])
+
+    def read(self, items: Sequence[Item], *, prompt: str | None = None, prompt_name: str | None = None) -> Tokens:
+        """What texts are to the model, an embedder's behind their prompt. With `begin` and `finish` the steps of
+        `predict`, for whoever makes batches of many callers' texts; any thread may read."""
+        check_process(self._process, self.executor.device)
+        return self._stream.tokens(list(self.prompted(items, prompt, prompt_name)))
+
+    def read_ids(self, rows: Sequence[Sequence[int]]) -> Tokens:
+        """The same for texts that are tokenized already, with their special tokens; what is too long is cut at its
+        end."""
+        ids = [list(row[: self.max_length]) for row in rows]
+        outside = {
+            number: Problem("table", f"token id {wrong[0]} is outside the model's vocabulary")
+            for number, row in enumerate(ids)
+            if (wrong := [one for one in row if not 0 <= one < self.executor.tables.words])
+        }
+        found = Tokens.of([[] if number in outside else row for number, row in enumerate(ids)])
+        found.truncated[:] = [len(row) > self.max_length for row in rows]
+        empty = {number: NOTHING for number, row in enumerate(ids) if not row}
+        return replace(found, problems={**outside, **empty})
+
+    def begin(self, tokens: Tokens) -> Group:
+        """Launch what was read. On a GPU it computes from now on, and others may be launched meanwhile."""
+        return self._stream.begin(tokens, self.executor.token_budget)
+
+    def finish(self, begun: Group) -> Answers:
+        """The answers of what was launched."""
+        return self._stream.finish(begun)
+
+    def at_dial(self, dial: float) -> "Engine":
+        """The same weights and tokenizer at another dial. A ModelError where weights were converted for layers that
+        leave first tokens alone, and dial 0 has none of these: `load` it again then."""
+        other = copy(self)
+        plan = self.executor.plan.at_dial(check_dial(dial))
+        other.executor = self.executor.with_plan(plan)
+        other._stream = TextStream(other.executor, self._stream.tokenizing, head=self.head, names=self.labels)
+        return other
 
     def score(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False, progress: bool = False) -> Outputs:
         """How well each document answers its query, (pairs,) float32: between 0 and 1, or `raw` logits.
@@ -267,9 +312,9 @@ class Engine(ReadsTokens):
         """
         if self.head.means != "embedding":
             raise self._other("embed", "predict(texts)")
-        return self._outputs(self._prompted(texts, prompt, prompt_name), progress=progress)
+        return self._outputs(self.prompted(texts, prompt, prompt_name), progress=progress)
 
-    def _prompted(self, items: Any, prompt: str | None = None, name: str | None = None) -> Any:
+    def prompted(self, items: Any, prompt: str | None = None, name: str | None = None) -> Any:
         """An embedder's texts behind their prompt; a list stays one, and a stream is not read ahead."""
         before = self._prompt(prompt, name) if self.head.means == "embedding" else ""
         items = check_items(items)

@@ -57,6 +57,9 @@ class Executor(Protocol):
     def run(self, packed: Any) -> Output:
         """Launch and finish."""
 
+    def with_plan(self, plan: PruningPlan) -> "Executor":
+        """The same weights with another plan."""
+
     def check_alive(self) -> None:
         """After a failure: a ModelError where the device will never answer again, so that no text is to blame."""
 

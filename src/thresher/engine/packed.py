@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.core.gates import threshold_leaving
+from thresher.core.plan import PruningPlan
 from thresher.engine.backends.base import Backend
 from thresher.engine.executor import Ids, Output, Types, batch_of, description
 from thresher.engine.inputs import protected_rows
@@ -59,12 +60,22 @@ class PackedExecutor:
     in_flight, by_length = 1, True  # all threads work on one batch, and attention is fastest on equal lengths
     window = 1024
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend, self.plan = backend, backend.plan
+    def __init__(self, backend: Backend, plan: PruningPlan | None = None) -> None:
+        """`plan`: another than the backend's, with first tokens alone from the same layer on."""
+        self.backend, self.plan = backend, plan or backend.plan
+        if self.plan.alone != backend.plan.alone:
+            raise ModelError(
+                f"weights were converted for first tokens alone from layer {backend.plan.alone} on, not from "
+                f"{self.plan.alone} on; load the model again for this plan"
+            )
         self.shape, self.tables, self.dtype, self.device = backend.shape, backend.tables, backend.dtype, backend.device
 
     def describe(self) -> dict[str, Any]:
         return description(self, backend=self.backend.name)
+
+    def with_plan(self, plan: PruningPlan) -> "PackedExecutor":
+        """The same converted weights with another plan; a ModelError where they do not fit it."""
+        return PackedExecutor(self.backend, plan)
 
     def pack(self, input_ids: Ids, token_types: Types = None) -> PackedTexts:
         given = batch_of(input_ids, token_types)
@@ -115,13 +126,48 @@ class PackedExecutor:
         self._run(packed, thresholds, shares=shares)
         return thresholds
 
+    def trace(self, packed: PackedTexts) -> tuple[Output, list[list[int | None]]]:
+        """The outputs, and for every token of every text the layer, counted from 1, that dropped it, or None."""
+        seen: list[Ragged] = []
+        output = self._run(packed, list(self.plan.thresholds), seen=seen)
+        order = packed.ids.sequences.tolist()
+        lengths = dict(zip(order, packed.ids.lengths.tolist(), strict=True))
+        dropped: list[list[int | None]] = [[None] * lengths[text] for text in range(len(order))]
+        for layer, live in reversed(list(enumerate(seen, start=1))):
+            places, starts = live.positions.tolist(), live.cu_seqlens.tolist()
+            for run, text in enumerate(live.sequences.tolist()):
+                alive = set(places[starts[run] : starts[run + 1]])
+                dropped[text] = [at if place in alive else layer for place, at in enumerate(dropped[text])]
+        if not self.plan.restores:  # only first tokens come out of the layer `alone`
+            for text in dropped:
+                text[1:] = [self.plan.alone + 1 if at is None else at for at in text[1:]]
+        return output, dropped
+
     @torch.inference_mode()
-    def _run(self, packed: PackedTexts, thresholds: list[float], *, shares: Sequence[float] | None = None) -> Output:
-        """With `shares`, thresholds are written on the way."""
+    def states(self, packed: PackedTexts) -> Tensor:
+        """Every token's last known state, (total, width) in the order of the input; of a plan whose head reads all."""
+        hidden = self.backend.embed(packed.ids, packed.types)
+        left = LeftBehind(hidden)
+        hidden, _, _ = self._layers(hidden, packed.ids, list(self.plan.thresholds), shares=None, left=left)
+        found = left.end(hidden)
+        ordered = torch.empty_like(found)
+        ordered[token_places(packed.ids)] = found
+        return ordered.float().cpu()
+
+    @torch.inference_mode()
+    def _run(
+        self,
+        packed: PackedTexts,
+        thresholds: list[float],
+        *,
+        shares: Sequence[float] | None = None,
+        seen: list[Ragged] | None = None,
+    ) -> Output:
+        """With `shares`, thresholds are written on the way; with `seen`, what every layer passes on."""
         live = packed.ids
         hidden = self.backend.embed(live, packed.types)
         left = LeftBehind(hidden) if self.plan.restores else None
-        hidden, live, kept = self._layers(hidden, live, thresholds, shares=shares, left=left)
+        hidden, live, kept = self._layers(hidden, live, thresholds, shares=shares, left=left, seen=seen)
         if left is None:
             read, places = self.backend.final(self._of_first_tokens(hidden, live)), live.sequences
         else:
@@ -141,6 +187,7 @@ class PackedExecutor:
         *,
         shares: Sequence[float] | None,
         left: LeftBehind | None,
+        seen: list[Ragged] | None = None,
     ) -> tuple[Tensor, Ragged, Tensor]:
         """The layers that see more than first tokens: states, what is live, and kept counts in input order."""
         protected = protected_rows(live, self.plan)
@@ -166,6 +213,8 @@ class PackedExecutor:
                     protected, rows = protected[rows], self._whole_steps(rows)
                     context, hidden = context.index_select(0, rows), hidden.index_select(0, rows)
             kept[live.sequences, index] = live.lengths
+            if seen is not None:
+                seen.append(live)
             hidden = self.backend.finish(index, context, hidden)
         return hidden, live, kept
 

@@ -65,7 +65,7 @@ class TextStream:
                 self._read(source, waiting, pool)
                 self._launch(source, waiting, groups, flying, max_tokens)
                 if flying:
-                    done = self._finished(flying.popleft())
+                    done = self.finish(flying.popleft())
                     # The device gets its next batch before anybody looks at what it has computed.
                     self._read(source, waiting, pool)
                     self._launch(source, waiting, groups, flying, max_tokens)
@@ -79,7 +79,7 @@ class TextStream:
 
     def nothing(self) -> Answers:
         """The answers of no text at all."""
-        return self._finished(Group(Tokens.of([]), []))
+        return self.finish(Group(Tokens.of([]), []))
 
     def tokens(self, items: Sequence[Item]) -> Tokens:
         """What the texts are to the model; those that its tables do not cover have a problem."""
@@ -108,13 +108,14 @@ class TextStream:
         while len(flying) < self.executor.in_flight:
             group = groups.take(rest=not waiting and source.pauses)
             if group is not None:
-                flying.append(self._launched(group, max_tokens))
+                flying.append(self.begin(group, max_tokens))
             elif waiting and (waiting[0].done() or not flying):
                 groups.add(waiting.popleft().result())
             else:
                 return
 
-    def _launched(self, tokens: Tokens, max_tokens: int) -> Group:
+    def begin(self, tokens: Tokens, max_tokens: int) -> Group:
+        """Launch texts, in as many batches as they need; `finish` gives their answers."""
         batches = batches_of(tokens, max_tokens, by_length=self.executor.by_length)
         return Group(tokens, [Launched(numbers, self._begun(tokens, numbers)) for numbers in batches])
 
@@ -130,7 +131,7 @@ class TextStream:
             return fail
         return lambda: self.executor.finish(begun)
 
-    def _finished(self, group: Group) -> Answers:
+    def finish(self, group: Group) -> Answers:
         """All of a group's texts, back in order."""
         tokens, texts = group.tokens, len(group.tokens)
         problems = {number: problem.says for number, problem in tokens.problems.items()}
@@ -153,7 +154,7 @@ class TextStream:
         outputs = np.zeros((tokens.total, width), np.float32)
         kept = np.zeros((len(tokens), self.executor.shape.layers), np.int32)
         problems: dict[int, str] = {}
-        for batch in self._launched(tokens, max_tokens).batches:
+        for batch in self.begin(tokens, max_tokens).batches:
             for numbers, found in self._computed(tokens, batch, problems):
                 places = np.concatenate([np.arange(*tokens.starts[number : number + 2]) for number in numbers.tolist()])
                 outputs[places], kept[numbers] = found.outputs.numpy(), found.kept.numpy()

@@ -103,7 +103,11 @@ class Neighbours:
 
 def batches_of(tokens: Tokens, max_tokens: int, *, by_length: bool) -> list[Places]:
     """The numbers of the texts of each batch, at most `max_tokens` tokens each; a longer text is a batch of its own."""
-    lengths = tokens.lengths
+    return batches_of_lengths(tokens.lengths, max_tokens, by_length=by_length)
+
+
+def batches_of_lengths(lengths: Places, max_tokens: int, *, by_length: bool) -> list[Places]:
+    """The same by the texts' lengths (texts,) alone: `predict` and servers plan their batches here."""
     good = np.flatnonzero(lengths > 0)
     if by_length:
         good = good[np.argsort(-lengths[good], kind="stable")]

@@ -1,0 +1,195 @@
+"""The routes of text-embeddings-inference, and the one that huggingface_hub posts to."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from thresher.engine.answers import Answers
+from thresher.engine.windows import Item
+from thresher.serving.errors import BadRequest, EmptyRequest
+from thresher.serving.explaining import token_states
+from thresher.serving.http.call import Call
+from thresher.serving.http.schemas import Embed, Predict, Rerank, Similarity, Task, Tokenize
+from thresher.serving.run import check_texts
+from thresher.tokenizing.fast import FastTokenizer
+
+CLASSIFIERS = ("classes", "labels", "value")
+EVERY = (*CLASSIFIERS, "score", "embedding", "span", "tags")
+
+
+def pairs_and_texts(inputs: Any) -> tuple[list[Item], bool]:
+    """A text, a pair ["a", "b"] or a batch [["a"], ["b", "c"]], and whether it was a batch."""
+    if isinstance(inputs, str):
+        return [inputs], False
+    if not inputs:
+        raise EmptyRequest("inputs is empty; give a text, a pair of texts, or a list of these")
+    if all(isinstance(part, str) for part in inputs):
+        return [_item(inputs)], False
+    if not all(isinstance(part, list) for part in inputs):
+        raise BadRequest('inputs mixes texts and lists; a batch is a list of lists: [["a"], ["b", "c"]]')
+    return [_item(part) for part in inputs], True
+
+
+def _item(part: list[str]) -> Item:
+    if len(part) not in (1, 2):
+        raise BadRequest(f"an input of {len(part)} texts; give one text, or a pair of two")
+    return part[0] if len(part) == 1 else (part[0], part[1])
+
+
+def ranked_labels(answers: Answers, *, raw: bool) -> list[list[dict[str, Any]]]:
+    """For each text its labels with their scores, falling: softmax, or of several labels each one's own."""
+    if answers.head.means == "value":
+        return [[{"score": value, "label": "value"}] for value in answers.values.tolist()]
+    rows = (answers.outputs if raw else answers.probabilities).tolist()
+    named = ([{"score": score, "label": name} for name, score in zip(answers.names, row, strict=True)] for row in rows)
+    return [sorted(row, key=lambda each: -each["score"]) for row in named]
+
+
+async def predict(given: Predict, call: Call) -> Any:
+    call.choose(CLASSIFIERS)
+    items, batch = pairs_and_texts(given.inputs)
+    found = ranked_labels(await call.compute(items, truncate=_truncates(given, call)), raw=given.raw_scores)
+    return found if batch else found[0]
+
+
+async def rerank(given: Rerank, call: Call) -> Any:
+    """Which of the two schemas it is, the field says: `texts` or `documents`."""
+    if given.texts is None:
+        from thresher.serving.http.routes.ranking import rank_documents
+
+        return await rank_documents(given, call)
+    call.choose(("score",))
+    answers = await call.compute([(given.query, text) for text in given.texts], truncate=_truncates(given, call))
+    scores = answers.outputs[:, 0] if given.raw_scores else answers.values
+    found: list[dict[str, Any]] = []
+    for index in np.argsort(-scores, kind="stable").tolist():
+        text = {"text": given.texts[index]} if given.return_text else {}
+        found.append({"index": index, "score": float(scores[index]), **text})
+    return found
+
+
+async def embed(given: Embed | Task, call: Call) -> Any:
+    call.choose(("embedding",))
+    items = embeddable(given.inputs)
+    answers = await call.compute(items, truncate=_truncates(given, call), prompt_name=given.prompt_name)
+    return vectors(answers, normalize=given.normalize, dimensions=given.dimensions).tolist()
+
+
+async def embed_all(given: Embed, call: Call) -> Any:
+    run = call.choose(("embedding",))
+    items = embeddable(given.inputs)
+    characters = sum(len(item) for item in items)
+    tokens = await run.read(items, characters, given.prompt_name)
+    check_texts(tokens, truncate=_truncates(given, call), longest=run.engine.max_length)
+    return await call.aside(lambda: token_states(run, tokens))
+
+
+async def similarity(given: Similarity | Task, call: Call) -> Any:
+    call.choose(("embedding",))
+    inputs: Any = given.inputs
+    answers = await call.compute([inputs.source_sentence, *inputs.sentences])
+    found = vectors(answers, normalize=True, dimensions=None)
+    return (found[1:] @ found[0]).tolist()
+
+
+async def tokenize(given: Tokenize, call: Call) -> Any:
+    """Tokens with their ids and characters; special ones have none."""
+    run = call.choose(EVERY)
+    texts = [given.inputs] if isinstance(given.inputs, str) else given.inputs
+    if not texts:
+        raise EmptyRequest("inputs is empty; give a text or a list of texts")
+    reader, tokenizer = run.engine.tokenizing.reader, run.engine.tokenizer
+    if not isinstance(reader, FastTokenizer):
+        raise BadRequest("the run's tokenizer does not say which characters a token is of; use a fast one")
+    found = []
+    for text in texts:
+        each = reader.inner.encode(text, add_special_tokens=given.add_special_tokens)
+        row = []
+        for number, token_id in enumerate(each.ids):
+            special = each.sequence_ids[number] is None
+            start, stop = (None, None) if special else each.offsets[number]
+            name = tokenizer.convert_ids_to_tokens(token_id) if special else text[start:stop]
+            row.append({"id": token_id, "text": name, "special": special, "start": start, "stop": stop})
+        found.append(row)
+    return found
+
+
+async def task(given: Task, call: Call) -> Any:
+    """POST /: what the run's head does, as huggingface_hub asks for it."""
+    run = call.choose(EVERY)
+    means = run.engine.head.means
+    if means == "embedding":
+        if isinstance(given.inputs, dict):
+            asked = _converted(given.inputs, Similarity)
+            return await similarity(asked, call)
+        return await embed(_checked(given), call)
+    if means in CLASSIFIERS:
+        return await _classify(given, call)
+    if means == "score":
+        pair = _converted({"inputs": given.inputs}, Predict, whole=True)
+        items, batch = pairs_and_texts(pair.inputs)
+        scores = (await call.compute(items)).values.tolist()
+        found = [[{"score": score, "label": "score"}] for score in scores]
+        return found if batch else found[0]
+    raise BadRequest(f"POST / does not serve a head that gives {means} yet")
+
+
+async def _classify(given: Task, call: Call) -> Any:
+    """Nested, as the client of text classification takes its first element."""
+    inputs = _converted({"inputs": given.inputs}, Predict, whole=True).inputs
+    parameters = given.parameters or {}
+    raw, most = parameters.get("function_to_apply") == "none", parameters.get("top_k")
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise BadRequest(f"top_k = {most!r} must be a whole number of at least 1")
+    items, _ = pairs_and_texts(inputs)
+    return [row[:most] for row in ranked_labels(await call.compute(items), raw=raw)]
+
+
+def embeddable(inputs: Any) -> list[Any]:
+    """Texts, or lists of token ids."""
+    if isinstance(inputs, str):
+        return [inputs]
+    if not inputs:
+        raise EmptyRequest("the input is empty; give a text, or a list of texts")
+    kinds = {type(part) for part in inputs}
+    if kinds == {int}:
+        return [inputs]
+    if len(kinds) > 1:
+        raise BadRequest("the input mixes texts and token ids; give a list of one kind")
+    return list(inputs)
+
+
+def vectors(answers: Answers, *, normalize: bool | None, dimensions: int | None) -> Any:
+    """(texts, width): cut to `dimensions`, and of length 1 unless `normalize` is false."""
+    found, width = answers.outputs, answers.outputs.shape[1]
+    if normalize is False and answers.head.normalised:
+        raise BadRequest("normalize is false, but the model's own last step makes vectors of length 1; leave it out")
+    if dimensions is not None and not 1 <= dimensions <= width:
+        raise BadRequest(f"dimensions = {dimensions} must be from 1 to {width}")
+    found = found[:, :dimensions]
+    if normalize is False:
+        return found
+    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+
+
+def _truncates(given: Any, call: Call) -> bool:
+    """Long texts are cut unless a client says that they must not be. We cut where training did, at the end."""
+    direction = getattr(given, "truncation_direction", "right")
+    if direction.lower() == "left":
+        raise BadRequest("truncation_direction = left is not how the model reads texts; leave it out")
+    return given.truncate is not False
+
+
+def _converted(value: Any, kind: type[Any], *, whole: bool = False) -> Any:
+    """What a client of a task sent, as the schema of a route has it."""
+    try:
+        return msgspec.convert(value if whole else {"inputs": value}, kind)
+    except msgspec.ValidationError as error:
+        raise BadRequest(str(error)) from error
+
+
+def _checked(given: Task) -> Embed:
+    options = {name: getattr(given, name) for name in ("truncate", "normalize", "prompt_name", "dimensions")}
+    found: Embed = _converted({"inputs": given.inputs, **options}, Embed, whole=True)
+    return found

@@ -1,0 +1,55 @@
+"""One request's texts on their way through the queue, to the engine and back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from thresher.engine.answers import Answers
+from thresher.serving.errors import ServingError
+from thresher.tokenizing.tokens import Tokens
+
+
+@dataclass(eq=False)
+class Job:
+    """All texts of a request are answered, or none. Times are of the queue's clock; `degrade`: whether a dial above
+    the run's own is allowed. `ended` is called once, by whatever thread ends it."""
+
+    tokens: Tokens
+    arrived: float
+    deadline: float
+    degrade: bool = True
+    ended: Callable[["Job"], None] = lambda job: None
+    began: float | None = None  # when its first text was launched
+    finished: float | None = None
+    dials: set[float] = field(default_factory=set)
+    error: ServingError | None = None
+    over: bool = False
+    waiting: int = 0  # tokens that are in the queue
+    _parts: list[tuple[list[int], Answers]] = field(default_factory=list)
+    _missing: int = 0
+
+    def __post_init__(self) -> None:
+        self.waiting, self._missing = self.tokens.total, len(self.tokens)
+
+    def add(self, numbers: list[int], answers: Answers) -> bool:
+        """Some texts, by their numbers in the request, are answered; whether all are now."""
+        self._parts.append((numbers, answers))
+        self._missing -= len(numbers)
+        return self._missing == 0
+
+    def answers(self) -> Answers:
+        """All of them, in the request's order."""
+        order = np.argsort([number for numbers, _ in self._parts for number in numbers])
+        return Answers.joined([part for _, part in self._parts]).take(order)
+
+
+@dataclass(frozen=True, order=True)
+class Waiting:
+    """A text in the queue: by when it should be computed, and in the order of arrival where that is the same."""
+
+    due: float
+    serial: int
+    job: Job = field(compare=False)
+    number: int = field(compare=False)
+    length: int = field(compare=False)

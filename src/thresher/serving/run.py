@@ -1,0 +1,263 @@
+"""A run that is served: its engine, queue and thread, and the way from a request's texts to their answers."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from thresher.engine.answers import Answers
+from thresher.engine.engine import Engine
+from thresher.errors import ConfigError
+from thresher.serving.computing import Computing
+from thresher.serving.drift import DriftGuard
+from thresher.serving.errors import (
+    Abandoned,
+    BadRequest,
+    BadText,
+    EmptyRequest,
+    Expired,
+    Failed,
+    Overloaded,
+    ServingError,
+    Unhealthy,
+)
+from thresher.serving.gears import Gear, GearBox, gears_within, read_measured
+from thresher.serving.job import Job
+from thresher.serving.pace import Pace
+from thresher.serving.queue import Limits, WorkQueue
+from thresher.serving.worker import Batch, Turns, Worker
+from thresher.tokenizing.tokens import Tokens
+from thresher.workplace import expanded
+
+QUICK = 4096  # characters that are tokenized at once; more are handed to a thread, so that others need not wait
+CHARACTERS_A_TOKEN = 8  # at most, of ordinary text: what a request has at least, before it is tokenized
+READING = 64 * 2**20  # characters that may wait for the tokenizer, of all requests together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How a run is served. `degrade`: whether the dial may go up under load, down to `least_agreement` with the dense
+    model; `on_drift`: what happens when texts are not like those of the calibration, warn or dense."""
+
+    path: str
+    name: str
+    device: str = "auto"
+    dtype: str = "auto"
+    dial: float = 1.0
+    max_length: int | None = None
+    threads: int | None = None
+    batch_seconds: float = 0.1
+    degrade: bool = False
+    least_agreement: float = 0.95
+    on_drift: str = "warn"
+    shadow: float = 0.0
+    limits: Limits = Limits()
+
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        names = ("device", "dtype", "dial", "max_length", "threads")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """How a request wants its texts computed. hung_up: done when nobody waits for the answer any more."""
+
+    timeout_s: float | None = None
+    degrade: bool = True
+    prompt_name: str | None = None
+    truncate: bool = True
+    hung_up: "Callable[[], asyncio.Future[Any]] | None" = None
+
+
+@dataclass(frozen=True)
+class Served:
+    """Answers, and where their time went, in seconds. `dial`: the highest that any text was computed at."""
+
+    answers: Answers
+    dial: float
+    characters: int
+    tokenizing_s: float
+    queue_s: float
+    engine_s: float
+
+    @property
+    def tokens(self) -> int:
+        return int(self.answers.tokens.sum())
+
+    @property
+    def kept_ratio(self) -> float:
+        """The mean share of its tokens that a layer passes on."""
+        return float(kept_ratios(self.answers).mean())
+
+
+def kept_ratios(answers: Answers) -> Any:
+    """(texts,) the share of a text's tokens that layers passed on, in their mean."""
+    return answers.kept.sum(axis=1) / np.maximum(1, answers.tokens * answers.kept.shape[1])
+
+
+class ServedRun:
+    """One run by its name. `watchers` see every batch."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        engine: Engine,
+        *,
+        turns: Turns | None = None,
+        tokenizers: ThreadPoolExecutor | None = None,
+        watchers: Sequence[Callable[["ServedRun", Batch], None]] = (),
+    ) -> None:
+        self.setting, self.engine, self.name = setting, engine, setting.name
+        self.loaded_at = time.time()
+        self.watchers = list(watchers)
+        self.computing = Computing(engine, setting.path, setting.engine_options)
+        measured = read_measured(Path(expanded(setting.path)))
+        gears: tuple[Gear, ...] = ()
+        if setting.degrade:
+            gears = gears_within(measured, least_agreement=setting.least_agreement, name=setting.name)
+        executor = engine.executor
+        pace = Pace(
+            self.computing.seconds_per_token(),
+            batch_seconds=setting.batch_seconds,
+            most_tokens=executor.token_budget,
+        )
+        self.gears = GearBox(gears)
+        best = max(gear.speed for gear in self.gears.gears)
+        self.queue = WorkQueue(pace, setting.limits, by_length=executor.by_length, best_speed=best)
+        known = measured if setting.dial == 1 else None  # it was measured at dial 1
+        self.drift = DriftGuard(known, self.computing, share=setting.shadow, falls_back=setting.on_drift == "dense")
+        self.worker = Worker(
+            self.drift,
+            self.queue,
+            gears=self.gears,
+            turns=turns if executor.device == "cpu" else None,
+            watch=self._watch,
+            idle=self.drift.look,
+        )
+        self._tokenizers = tokenizers or ThreadPoolExecutor(1, thread_name_prefix="tokenizing")
+        self._reading = 0
+
+    @staticmethod
+    def load(setting: Setting, **more: Any) -> "ServedRun":
+        """Load and warm up; any error is the loader's."""
+        if setting.on_drift not in ("warn", "dense"):
+            raise ConfigError(f"on_drift = {setting.on_drift!r} is not one of: warn, dense")
+        if setting.degrade and setting.dial != 1:
+            raise ConfigError(f"dial = {setting.dial:g} does not go with degrade, whose gears start at 1; leave it out")
+        return ServedRun(setting, Engine.load(setting.path, **setting.engine_options), **more)
+
+    def start(self) -> None:
+        self.worker.start(self.name)
+
+    def close(self) -> None:
+        """Let nobody in any more; what waits is still computed."""
+        self.queue.close()
+
+    def problem(self, patience: float) -> str | None:
+        """Why this run cannot answer, if it cannot; `patience`: seconds that an engine may be silent."""
+        if self.worker.broken is not None:
+            return f"the engine gave up: {self.worker.broken}"
+        if self.worker.silent > patience:
+            return f"the engine has given no sign of life for {self.worker.silent:.0f} s"
+        return None
+
+    async def compute(self, items: Sequence[Any], ask: Ask, *, patience: float) -> Served:
+        """All answers of a request, or one ServingError. items: texts, pairs of texts, or lists of token ids."""
+        if not items:
+            raise EmptyRequest("no text is given; give at least one")
+        if (problem := self.problem(patience)) is not None:
+            raise Unhealthy(problem)
+        arrived = time.monotonic()
+        limits = self.setting.limits
+        deadline = arrived + min(ask.timeout_s or limits.timeout_s, limits.timeout_s)
+        characters = sum(sum(map(len, item)) if isinstance(item, tuple) else len(item) for item in items)
+        longest = self.engine.max_length
+        least = min(max(len(items), characters // CHARACTERS_A_TOKEN), len(items) * longest)
+        self.queue.check(least, deadline, degrade=ask.degrade)
+        tokens = await self.read(items, characters, ask.prompt_name)
+        check_texts(tokens, truncate=ask.truncate, longest=longest)
+        read = time.monotonic()
+        job = await self._done(tokens, arrived, deadline, ask)
+        answers, began, finished = job.answers(), job.began or read, job.finished or read
+        if answers.problems:
+            number = min(answers.problems)
+            raise Failed(f"text {number} cannot be computed: {answers.problems[number]}")
+        dial = max(job.dials) if job.dials != {1.0} else self.setting.dial
+        return Served(answers, dial, characters, read - arrived, began - read, finished - began)
+
+    async def read(self, items: Sequence[Any], characters: int, prompt_name: str | None = None) -> Tokens:
+        """Tokens of a request's texts; of long ones in another thread."""
+        if characters <= QUICK:
+            return self._read(items, prompt_name)
+        if self._reading + characters > READING:
+            raise Overloaded("too many long texts wait for the tokenizer; try again", retry_after=1.0)
+        self._reading += characters
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._tokenizers, self._read, items, prompt_name)
+        finally:
+            self._reading -= characters
+
+    def _read(self, items: Sequence[Any], prompt_name: str | None) -> Tokens:
+        try:
+            if isinstance(items[0], list):
+                return self.engine.read_ids(items)
+            return self.engine.read(items, prompt_name=prompt_name)
+        except ConfigError as error:
+            raise BadRequest(str(error)) from error
+
+    async def _done(self, tokens: Tokens, arrived: float, deadline: float, ask: Ask) -> Job:
+        """A job that was computed; the deadline holds even where the engine hangs."""
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+
+        def settle() -> None:
+            if not over.done():
+                over.set_result(None)
+
+        def hung_up(future: "asyncio.Future[Any]") -> None:
+            if not future.cancelled():
+                self.queue.end(job, Abandoned("hung up"))
+
+        def ended(job: Job) -> None:
+            loop.call_soon_threadsafe(settle)
+
+        job = Job(tokens, arrived, deadline, degrade=ask.degrade, ended=ended)
+        self.queue.put(job)
+        late = Expired(f"not computed within {deadline - arrived:.1f} s; try again, or send less")
+        timer = loop.call_at(loop.time() + deadline - time.monotonic(), self.queue.end, job, late)
+        gone = ask.hung_up() if ask.hung_up is not None else None
+        if gone is not None:
+            gone.add_done_callback(hung_up)
+        try:
+            await over
+        finally:
+            timer.cancel()
+            if gone is not None:
+                gone.cancel()
+            self.queue.end(job, Abandoned("nobody waits any more"))  # where this was cancelled
+        if job.error is not None:
+            raise job.error
+        return job
+
+    def _watch(self, batch: Batch) -> None:
+        self.drift.add(batch)
+        for watcher in self.watchers:
+            watcher(self, batch)
+
+
+def check_texts(tokens: Tokens, *, truncate: bool, longest: int) -> None:
+    """One text that cannot be read is the whole request's error: it is answered whole or not at all."""
+    if tokens.problems:
+        number = min(tokens.problems)
+        problem = tokens.problems[number]
+        kind: type[ServingError] = BadText if problem.kind in ("unread", "nothing") else BadRequest
+        raise kind(f"text {number}: {problem.says}")
+    if not truncate and tokens.truncated.any():
+        number = int(tokens.truncated.argmax())
+        raise BadRequest(f"text {number} has more than {longest} tokens, and truncate is false; shorten it")

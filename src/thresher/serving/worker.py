@@ -1,0 +1,205 @@
+"""The thread of one run's engine: takes batches from the queue, computes them, hands answers out, and says it lives."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from thresher.engine.answers import Answers
+from thresher.errors import ModelError
+from thresher.serving.errors import Failed, ServingError, Unhealthy
+from thresher.serving.gears import Gear, GearBox
+from thresher.serving.job import Job, Waiting
+from thresher.serving.queue import WorkQueue
+from thresher.text import first_line
+from thresher.tokenizing.tokens import Tokens
+
+IDLE_S = 0.5  # between two signs of life of an engine that has nothing to do
+log = logging.getLogger("thresher.serving")
+
+
+class Computes(Protocol):
+    """What computes batches, on whatever device; a dial of None is the run's own."""
+
+    in_flight: int
+
+    def begin(self, tokens: Tokens, dial: float | None) -> Any:
+        """Launch texts; what is given back is for `finish`."""
+
+    def finish(self, begun: Any) -> Answers:
+        """Their answers, in their order."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What was computed together, for those who watch. `seconds`: of the engine, for this batch alone."""
+
+    texts: list[Waiting]
+    tokens: Tokens
+    answers: Answers
+    gear: Gear
+    seconds: float
+    waited: list[float]
+
+
+@dataclass(frozen=True)
+class _Flying:
+    texts: list[Waiting]
+    tokens: Tokens
+    gear: Gear
+    began: float
+    begun: Any
+
+
+class Turns:
+    """Engines of one processor compute in turn: two at once would each take longer than one after the other. An
+    engine that hangs holds the others up for `patience` seconds, and not for ever."""
+
+    def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lock, self.patience, self._clock = threading.Lock(), patience, clock
+
+    @contextmanager
+    def mine(self, beat: Callable[[], None]) -> Iterator[None]:
+        """`beat` is called while others compute."""
+        until = self._clock() + self.patience
+        while not (got := self._lock.acquire(timeout=IDLE_S)) and self._clock() < until:
+            beat()
+        try:
+            yield
+        finally:
+            if got:
+                self._lock.release()
+
+
+class Worker:
+    """Between one queue and one engine. `ended` is told of all requests that a batch ended, `watch` of the batch."""
+
+    def __init__(
+        self,
+        computes: Computes,
+        queue: WorkQueue,
+        *,
+        gears: GearBox | None = None,
+        turns: Turns | None = None,
+        watch: Callable[[Batch], None] = lambda batch: None,
+        idle: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """idle: what may be done while nobody waits."""
+        self.computes, self.queue, self.gears = computes, queue, gears or GearBox()
+        self.turns, self.watch, self.idle, self.clock = turns, watch, idle, clock
+        self._flying: deque[_Flying] = deque()
+        self._last = clock()  # when the batch before was finished
+        self._beat = clock()
+        self.broken: str | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, name: str) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"engine {name}", daemon=True)
+        self._thread.start()
+
+    def join(self, timeout: float) -> bool:
+        """Whether it ended in time, once its queue is closed."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+        return self._thread is None or not self._thread.is_alive()
+
+    @property
+    def silent(self) -> float:
+        """Seconds without a sign of life."""
+        return self.clock() - self._beat
+
+    def step(self, *, wait: float = 0.0) -> bool:
+        """One turn of the loop; whether there was anything to do."""
+        self._live()
+        queue, box = self.queue, self.gears
+        box.choose(queue.pace.wait(queue.load), queue.limits.timeout_s, self.clock())
+        texts = queue.take(queue.pace.budget, wait=0.0 if self._flying else wait, apart=box.now > 0)
+        self._live()
+        if texts:
+            self._begin(texts, box.gear if texts[0].job.degrade else box.gears[0])
+        if self._flying and (not texts or len(self._flying) >= self.computes.in_flight):
+            self._finish(self._flying.popleft())
+            return True
+        if not texts:
+            self.idle()
+        return bool(texts)
+
+    def _run(self) -> None:
+        try:
+            while self.step(wait=IDLE_S) or not self.queue.closed or self.queue.load:
+                pass
+        except Exception as error:  # nothing computes any more: whoever waits must know
+            self._give_up(first_line(error))
+
+    def _live(self) -> None:
+        self._beat = self.clock()
+
+    def _begin(self, texts: list[Waiting], gear: Gear) -> None:
+        now = self.clock()
+        for text in texts:
+            text.job.began = now if text.job.began is None else text.job.began
+            text.job.dials.add(gear.dial)
+        parts = [text.job.tokens.between(text.number, text.number + 1) for text in texts]
+        tokens = Tokens.joined(parts)
+        try:
+            begun = self.computes.begin(tokens, gear.dial if gear.dial != 1 else None)
+        except Exception as error:  # one batch that fails harms no other
+            self._failed(texts, error)
+            return
+        self._flying.append(_Flying(texts, tokens, gear, now, begun))
+
+    def _finish(self, flying: _Flying) -> None:
+        try:
+            if self.turns is None:
+                answers = self.computes.finish(flying.begun)
+            else:
+                with self.turns.mine(self._live):
+                    began = self.clock()
+                    answers = self.computes.finish(flying.begun)
+                flying = _Flying(flying.texts, flying.tokens, flying.gear, began, None)
+        except Exception as error:
+            self._failed(flying.texts, error)
+            return
+        now = self.clock()
+        seconds, self._last = now - max(flying.began, self._last), now
+        self.queue.pace.add(flying.tokens.total, seconds, speed=flying.gear.speed)
+        self.queue.landed(flying.texts)
+        self._hand_out(flying.texts, answers)
+        waited = [(text.job.began or now) - text.job.arrived for text in flying.texts]
+        self.watch(Batch(flying.texts, flying.tokens, answers, flying.gear, seconds, waited))
+
+    def _hand_out(self, texts: list[Waiting], answers: Answers) -> None:
+        places: dict[Job, list[int]] = {}
+        for place, text in enumerate(texts):
+            places.setdefault(text.job, []).append(place)
+        for job, mine in places.items():
+            if not job.over and job.add([texts[place].number for place in mine], answers.take(mine)):
+                self.queue.end(job)
+
+    def _failed(self, texts: list[Waiting], error: Exception) -> None:
+        """All requests of a batch get the error; a device that is gone is the end of all."""
+        says = first_line(error)
+        log.error("batch failed", extra={"facts": {"error": type(error).__name__, "texts": len(texts)}})
+        self.queue.landed(texts)
+        self._last = self.clock()
+        self._end_all(texts, Failed(f"the batch failed: {says}"))
+        if isinstance(error, ModelError):
+            self._give_up(says)
+
+    def _end_all(self, texts: list[Waiting], error: ServingError) -> None:
+        for job in dict.fromkeys(text.job for text in texts):
+            self.queue.end(job, error)
+
+    def _give_up(self, why: str) -> None:
+        self.broken = why
+        log.error("engine gave up", extra={"facts": {"why": why}})
+        for flying in self._flying:
+            self.queue.landed(flying.texts)
+            self._end_all(flying.texts, Unhealthy(f"the engine gave up: {why}"))
+        self._flying.clear()
+        self.queue.close(Unhealthy(f"the engine gave up: {why}; start the server anew"))

@@ -1,0 +1,138 @@
+"""The command as a process: it starts, says where it is, drains at SIGTERM, reloads at SIGHUP, and logs no texts."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.tiny import thresher
+from tests.serving.test_faults import until
+
+SECRET = "a very secret good film"
+
+
+class Process:
+    """`python -m thresher serve`; `lines` are what it has said on standard error."""
+
+    def __init__(self, *words: str, **environment: str) -> None:
+        command = [sys.executable, "-m", "thresher", "serve", *words, "--port", "0", "--device", "cpu"]
+        self.file = Path(tempfile.mkdtemp()) / "said"
+        with self.file.open("wb") as log:
+            self.popen = subprocess.Popen(command, stderr=log, env={**os.environ, **environment})
+        assert until(lambda: "http://" in self.said() or self.popen.poll() is not None, 120), self.said()
+        found = re.search(r"http://\S+", self.said())
+        assert found, self.said()
+        self.url = found.group()
+
+    def said(self) -> str:
+        return self.file.read_text()
+
+    def post(self, path: str, value: Any) -> Any:
+        body = json.dumps(value).encode()
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, data=body), timeout=60) as reply:
+            return json.loads(reply.read())
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(self.url + path, timeout=60) as reply:
+            return str(reply.read().decode())
+
+
+@contextmanager
+def process(*words: str, **environment: str) -> Iterator[Process]:
+    one = Process(*words, **environment)
+    try:
+        yield one
+    finally:
+        one.popen.kill()
+        one.popen.wait()
+        shutil.rmtree(one.file.parent)
+
+
+def test_sigterm_answers_what_was_let_in_and_logs_no_text(runs: Path) -> None:
+    with process(str(runs / "classes")) as server, ThreadPoolExecutor(8) as pool:
+        assert server.post("/predict", {"inputs": SECRET})[0]["label"]
+        many = {"inputs": [[SECRET]] * 400}
+        asked = [pool.submit(server.post, "/predict", many) for _ in range(8)]
+        assert until(lambda: 'thresher_batch_texts_count{run="classes"}' in server.get("/metrics"))
+        time.sleep(0.05)
+        server.popen.send_signal(signal.SIGTERM)
+        answered = [one.result() for one in asked if one.exception() is None]
+        assert server.popen.wait(60) == 0
+        # A connection that was not accepted yet may be reset; what was let in is answered whole.
+        assert answered and all(len(one) == 400 for one in answered)
+        lines = [json.loads(line) for line in server.said().splitlines() if line.startswith("{")]
+        assert {line["event"] for line in lines} >= {"request", "shutting down"}
+        assert "secret" not in server.said()
+
+
+def test_sighup_loads_runs_anew_without_dropping_requests(runs: Path) -> None:
+    with process(f"mine={runs / 'classes'}", "--log-level", "warning") as server, ThreadPoolExecutor(4) as pool:
+        stop = time.monotonic() + 60
+        done = False
+
+        def ask() -> int:
+            count = 0
+            while not done and time.monotonic() < stop:
+                assert server.post("/run/mine/predict", {"inputs": SECRET})
+                count += 1
+            return count
+
+        asking = [pool.submit(ask) for _ in range(3)]
+        server.popen.send_signal(signal.SIGHUP)
+        good = until(lambda: 'thresher_reloads_total{outcome="good"} 1.0' in server.get("/metrics"), 50)
+        done = True
+        assert good and all(one.result() > 0 for one in asking)
+        assert '"event"' not in server.said()  # nothing went wrong, and requests are not logged at this level
+
+
+def test_a_run_that_does_not_load_again_leaves_the_old_one(runs: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs / "classes", copy)
+    with process(str(copy)) as server:
+        (copy / "thresher.json").write_text("{}")
+        server.popen.send_signal(signal.SIGHUP)
+        assert until(lambda: "reload failed" in server.said())
+        assert server.post("/predict", {"inputs": "good"})
+
+
+def test_the_key_comes_from_the_environment(runs: Path) -> None:
+    with process(str(runs / "classes"), THRESHER_API_KEY="secret") as server:
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            server.post("/predict", {"inputs": "good"})
+        assert server.get("/readyz")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ("{run} {run}", 2, "the name classes is given to two runs"),
+        ("{run} --port 99999", 2, "port = 99999 must be from 0 to 65535"),
+        ("{run} --timeout 0", 2, "timeout = 0.0 must be a number above 0"),
+        ("{run} --degrade", 2, "classes has no table of gears; measure it first: thresher bench classes --gears"),
+        ("{run} --degrade --dial 2", 2, "gears start at 1"),
+        ("{run} --on-drift panic", 2, "on-drift = 'panic' is not one of: warn, dense"),
+        ("{run} --log-level loud", 2, "log-level = 'loud' is not one of"),
+        ("{run} --shadow 2", 2, "shadow = 2.0 must be from 0 to 1"),
+        ("{run} --host 203.0.113.7", 1, "cannot listen on 203.0.113.7"),
+        ("{run} --api-key-file {run}/none", 2, "cannot be read"),
+        ("{run}/none", 1, "none"),
+        ("=x", 2, "'=x' is not a run"),
+    ],
+)
+def test_a_bad_call_is_one_line(runs: Path, words: str, code: int, says: str) -> None:
+    done = thresher(f"serve {words}" + ("" if "--port" in words else " --port 0"), run=runs / "classes")
+    assert (done.code, done.err.count("\n")) == (code, 1), done.err[-2000:]
+    assert says in done.err
