@@ -3,6 +3,8 @@
 import math
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,23 @@ def device_name(device: str) -> str:
     if device.startswith("cuda") and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())
     return f"{cpu_name()}, {os.cpu_count()} cores"
+
+
+@contextmanager
+def own_workspaces() -> Iterator[None]:
+    """Around the capture of a CUDA graph: what the library's products write to for themselves is then the graph's own.
+
+    torch keeps such memory for each stream, and takes it back from all of them whenever somebody asks (torch.compile
+    with CUDA graphs does). A graph captured on a stream that had it before would go on writing there: into others'
+    tensors, or where nothing is any more.
+    """
+    import torch
+
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 def choose_device() -> tuple[str, str]:

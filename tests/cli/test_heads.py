@@ -74,8 +74,12 @@ def test_flags_that_do_not_fit(tmp_path: Path) -> None:
     train = tiny.write_rows(tmp_path / "train.jsonl", pair_rows(40))
     for flags, says in (
         ("--train {train} --rerank --embed", "--rerank is for rerankers and --embed for embedding models"),
+        ("--train {train} --answers --tags", "--answers for question answering and --tags for token classification"),
         ("--train {train} --rerank --text-column query", "name the document's column with --pair-column"),
-        ("--task sst2 --rerank", "--rerank, --embed, --group-column and --separator go with --train FILE"),
+        (
+            "--task sst2 --rerank",
+            "--rerank, --embed, --answers, --tags, --group-column and --separator go with --train FILE",
+        ),
     ):
         done = tiny.thresher(f"prune nothing {flags} --out {{out}}", train=train, out=tmp_path / "run")
         assert done.code in (1, 2) and says in done.err

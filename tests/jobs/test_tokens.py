@@ -1,5 +1,8 @@
 """Every job with models that answer questions or tag words: what is saved is what was measured, and is served."""
 
+import csv
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +11,9 @@ import pytest
 import thresher
 from tests.training.test_tokens import model_for, task
 from tests.training.tiny import tiny_tokenizer
+from thresher.engine.arithmetic import int8_works
 from thresher.engine.engine import Engine
-from thresher.errors import ModelError
+from thresher.errors import ConfigError, DataError, ModelError
 from thresher.models.attach import unprune_
 from thresher.models.checkpoint import read_manifest
 from thresher.tasks.squad_score import shared_words
@@ -81,3 +85,88 @@ def test_search(made: tuple[str, Path, Any], tmp_path: Path) -> None:
     assert found.held_out_drop["test"].rows == 32 and (tmp_path / "found" / "pareto.json").is_file()
     head = read_manifest(tmp_path / "found")["head"]
     assert ("null_threshold" in head) == (means == "span")
+
+
+def test_quantize(made: tuple[str, Path, Any], tmp_path: Path) -> None:
+    means, run, result = made
+    if not int8_works():
+        pytest.skip("the processor has no int8 instructions that torch uses")
+    found = thresher.quantize(run, out=tmp_path / "int8", task=task(means, 64))
+    exact = found.measured["fp32"].metrics["f1"]
+    assert exact == pytest.approx(result.quality["test"]["pruned"].metrics["f1"], abs=1e-6)
+    assert found.measured["fp32"].agreement == 1.0 and 0 < found.measured["int8-static"].agreement <= 1
+    engine = Engine.load(tmp_path / "int8", device="cpu", dtype="int8-static")
+    given = engine.answer("good", "worda good") if means == "span" else engine.tag(["worda good"])[0]
+    assert given.error is None
+
+
+def test_calibrate(made: tuple[str, Path, Any], tmp_path: Path) -> None:
+    means, run, _ = made
+    rows = task(means, 128)
+    some = replace(rows, selection=rows.train)
+    found = thresher.calibrate(run / "dense", out=tmp_path / "free", task=some, agreement="90%")
+    assert found.expected.agreement.value > 0.7 and 0 < found.expected.relative_flops <= 1
+    assert read_manifest(tmp_path / "free")["head"]["means"] == means
+    word = "start and end" if means == "span" else "tag of a token"
+    assert found.expected.agreement.kind == f"same {word}, Wilson interval"
+    again = thresher.evaluate_run(tmp_path / "free", task=task(means, 64), device="cpu").splits["test"]["pruned"]
+    assert again.relative_flops is not None and again.relative_flops < 1.001
+
+
+def test_bench(made: tuple[str, Path, Any]) -> None:
+    means, run, result = made
+    found = thresher.bench(run, task=task(means, 64), rounds=1, batch_size=8, engines="hf,thresher", memory=False)
+    rows = {(row["engine"], row["dtype"]): row for row in found.rows}
+    yardstick, pruned = rows["hugging face", "fp32"], rows["thresher pruned", "fp32"]
+    assert yardstick["agreement"] == rows["hugging face, sorted", "fp32"]["agreement"] == 1.0
+    assert rows["thresher dense", "fp32"]["agreement"] == 1.0, "the same windows, the same places"
+    assert pruned["quality"] == pytest.approx(result.quality["test"]["pruned"].metrics["f1"], abs=0.02)
+    assert pruned["relative_flops"] == pytest.approx(result.quality["test"]["pruned"].relative_flops, abs=1e-6)
+    with pytest.raises(ConfigError, match="engine 'openvino' is not one of: hf, thresher"):
+        thresher.bench(run, task=task(means, 64), engines="openvino")
+    short = thresher.bench(run, task=task(means, 64), rows=5, rounds=1, engines="thresher", memory=False)
+    assert short.about["texts"] >= 5
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_score(made: tuple[str, Path, Any], tmp_path: Path, kind: str) -> None:
+    means, run, _ = made
+    rows = task(means, 64).test["test"]
+    file, out = tmp_path / "rows.jsonl", tmp_path / f"out.{kind}"
+    lines = [{"text": row.text, "context": row.pair} if means == "span" else {"text": row.text} for row in rows]
+    lines[3]["text"] = ""
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    columns = {"pair_column": "context"} if means == "span" else {}
+    result = thresher.score_files(run, inputs=file, out=out, device="cpu", dtype="fp32", **columns)
+    assert (result.rows, result.errors, result.means) == (32, 1, means)
+    engine = Engine.load(run, device="cpu", dtype="fp32")
+    if kind == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        found = parquet.read_table(out).to_pylist()
+    elif kind == "csv":
+        with out.open(newline="") as opened:
+            found = list(csv.DictReader(opened))
+    else:
+        found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert "is empty" in found[3]["error"]
+    for number in (0, 1, 31):
+        line, row = found[number], rows[number]
+        if means == "span":
+            answer = engine.answer(row.text, row.pair or "")
+            assert (line["answer"] or "") == answer.text and float(line["null_score"]) == pytest.approx(
+                answer.null_score, abs=1e-4
+            )
+            assert str(line["start"] if line["start"] not in (None, "") else None) == str(answer.start)
+        else:
+            entities = json.loads(line["entities"]) if kind == "csv" else line["entities"]
+            own = [(one.label, one.text, one.start, one.end) for one in engine.tag([row.text])[0].entities]
+            assert [(one["label"], one["text"], one["start"], one["end"]) for one in entities] == own
+
+
+def test_scoring_needs_the_heads_columns(made: tuple[str, Path, Any], tmp_path: Path) -> None:
+    means, run, _ = made
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a", "context": "b"}\n')
+    columns = {} if means == "span" else {"pair_column": "context"}
+    with pytest.raises(DataError, match="is for pairs of texts" if means == "span" else "is for single texts"):
+        thresher.score_files(run, inputs=file, out=tmp_path / "out.jsonl", **columns)

@@ -1,7 +1,7 @@
 """What an engine says of many texts, as columns. Whole files use an engine only through `answer`."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from thresher.engine.answers import Answers as Found
     from thresher.engine.engine import Engine
 
+HEARD_EVERY = 64  # texts
 COUNTS = {"tokens": "count", "kept": "number", "truncated": "bool"}
+WINDOWED = {"tokens": "count", "kept": "number", "windows": "count"}  # of texts that are read in windows, never cut
 # What is written for each meaning of outputs, and in which kind of column.
 RESULTS: dict[str, dict[str, str]] = {
     "classes": {"label": "string", "probability": "number", "probabilities": "numbers", **COUNTS},
@@ -20,6 +22,12 @@ RESULTS: dict[str, dict[str, str]] = {
     "value": {"value": "number", **COUNTS},
     "score": {"score": "number", **COUNTS},
     "embedding": {"embedding": "vector", **COUNTS},
+    "span": {
+        **{"answer": "string", "start": "count", "end": "count"},
+        **{"score": "number", "null_score": "number", "probability": "number"},
+        **WINDOWED,
+    },
+    "tags": {"entities": "entities", **WINDOWED},
 }
 
 
@@ -42,6 +50,8 @@ def answer(engine: "Engine", items: Sequence[Item], heard: Callable[[int], None]
 
     `heard` is told now and then how many are answered.
     """
+    if engine.head.reads == "tokens":
+        return _of_tokens(engine, items, heard)
     found = Answers({name: [] for name in RESULTS[engine.head.means]}, [])
     for part in engine.stream_arrays(items):
         heard(len(found.errors))
@@ -53,6 +63,29 @@ def answer(engine: "Engine", items: Sequence[Item], heard: Callable[[int], None]
         found.tokens += int(part.tokens[good].sum())
         found.shares += float(shares[good].sum())
         found.truncated += int(part.truncated[good].sum())
+    return found
+
+
+def _of_tokens(engine: "Engine", items: Sequence[Any], heard: Callable[[int], None]) -> Answers:
+    """The same for heads that read every token: answers to questions, or entities."""
+    names = RESULTS[engine.head.means]
+    found = Answers({name: [] for name in names}, [])
+    answered: Iterator[Any] = engine.answer_stream(items) if engine.head.means == "span" else engine.tag_stream(items)
+    for one in answered:
+        if len(found.errors) % HEARD_EVERY == 0:
+            heard(len(found.errors))
+        share = sum(one.kept) / (len(one.kept) * one.tokens) if one.kept else 1.0
+        known = {"tokens": one.tokens, "kept": round(share, 4), "windows": one.windows}
+        if engine.head.means == "span":
+            known |= {"answer": one.text, "start": one.start, "end": one.end}
+            known |= {name: getattr(one, name) for name in ("score", "null_score", "probability")}
+        else:
+            known["entities"] = [asdict(entity) for entity in one.entities]
+        for name in names:
+            found.columns[name].append(known[name] if one.error is None else None)
+        found.errors.append(one.error)
+        if one.error is None:
+            found.tokens, found.shares = found.tokens + one.tokens, found.shares + share
     return found
 
 

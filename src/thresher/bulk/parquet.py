@@ -90,6 +90,12 @@ def result_types(columns: Mapping[str, str], width: int, path: object) -> dict[s
         "strings": pyarrow.list_(pyarrow.string()),
         "numbers": pyarrow.map_(pyarrow.string(), pyarrow.float32()),
         "vector": pyarrow.list_(pyarrow.float32(), width),
+        "entities": pyarrow.list_(
+            pyarrow.struct(
+                [("label", pyarrow.string()), ("text", pyarrow.string())]
+                + [("start", pyarrow.int64()), ("end", pyarrow.int64()), ("score", pyarrow.float64())]
+            )
+        ),
     }
     return {name: known[kind] for name, kind in columns.items()}
 

@@ -41,8 +41,18 @@ Rerank = Annotated[
 Embed = Annotated[
     bool, typer.Option("--embed", help="an embedding model: texts alone; pairs with a similarity test it")
 ]
+AnswersFlag = Annotated[
+    bool, typer.Option("--answers", help="question answering: columns question, context and answers, or SQuAD's JSON")
+]
+TagsFlag = Annotated[
+    bool, typer.Option("--tags", help="token classification: lists in the columns tokens and tags, or CoNLL's columns")
+]
 GroupColumn = Annotated[
-    str | None, typer.Option("--group-column", help="with --rerank: column with the query's identity, if not its text")
+    str | None,
+    typer.Option(
+        "--group-column",
+        help="with --rerank: column with the query's identity, if not its text; with --answers, the article's",
+    ),
 ]
 Separator = Annotated[
     str | None, typer.Option("--separator", help="what stands between several labels in one cell, such as '|'")
@@ -85,6 +95,8 @@ TRAINING_ROWS: dict[str, Any] = {
     "regression": Regression,
     "rerank": Rerank,
     "embed": Embed,
+    "answers": AnswersFlag,
+    "tags": TagsFlag,
     "group_column": GroupColumn,
     "separator": Separator,
     "class_names": ClassNames,

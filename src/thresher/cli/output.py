@@ -28,6 +28,8 @@ SAME = {
     "value": "correlation with",
     "score": "correlation with",
     "embedding": "mean cosine to",
+    "span": "the same likeliest start and end as",
+    "tags": "the same tags of tokens as",
 }
 LONGEST = 2000  # characters of an error; a path or label in it may have any number
 
@@ -111,6 +113,9 @@ def listeners(screen: Console) -> dict[str, Any]:
     return {"progress": Bars(screen), "note": note}
 
 
+PLAIN = ("null_threshold",)  # numbers that are no shares
+
+
 def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}%"
 
@@ -127,7 +132,7 @@ def quality_table(title: str, rows: dict[str, dict[str, Any]]) -> Table:
         table.add_column(name, justify="right")
     for name, row in rows.items():
         cost = percent(row["relative_flops"] if row["relative_flops"] is not None else 1.0)
-        metrics = [f"{100 * row['metrics'][name]:.2f}" for name in names]
+        metrics = [f"{row['metrics'][name] * (1 if name in PLAIN else 100):.2f}" for name in names]
         table.add_row(name, *metrics, cost, f"{row['gflops']:.3f}", str(row["rows"]))
     return table
 

@@ -35,13 +35,15 @@ def meaning_of(exact: Logits, means: str | None) -> str:
 
 
 def counts_decisions(means: str) -> bool:
-    """Whether agreement is a share of texts, each of them the same or not."""
-    return means in ("classes", "labels")
+    """Whether agreement is a share of texts, or of tokens that have tags, each of them the same or not."""
+    return means in ("classes", "labels", "span", "tags")
 
 
 def agreement(logits: Logits, exact: Logits, means: str | None = None) -> float:
     """By what outputs mean: the share of texts with the same class, or with the same labels, all of them; the
-    correlation of values or scores (1 where both are the same); the mean cosine of embeddings."""
+    correlation of values or scores (1 where both are the same); the mean cosine of embeddings. Of spans, as
+    `of_tokens.to_compare` gives them, the share of texts where start and end are likeliest in the same places; of tags,
+    (tokens, tags), the share of tokens with the same tag."""
     means = meaning_of(exact, means)
     if counts_decisions(means) or means == "embedding":
         return float(_by_text(logits, exact, means).mean())
@@ -57,8 +59,8 @@ def measure_agreement(logits: Logits, exact: Logits, means: str | None = None) -
     value, texts = agreement(logits, exact, means), len(exact)
     if counts_decisions(means):
         low, high = wilson(round(value * texts), texts)
-        same = "same decision" if means == "classes" else "same labels"
-        return Agreement(value, low, high, texts, f"{same}, Wilson interval")
+        same = {"classes": "decision", "labels": "labels", "span": "start and end", "tags": "tag of a token"}[means]
+        return Agreement(value, low, high, texts, f"same {same}, Wilson interval")
     low, high = _bootstrap(logits, exact, means)
     if means == "embedding":
         return Agreement(value, low, high, texts, "mean cosine, bootstrap interval")
@@ -72,6 +74,10 @@ def _by_text(logits: Logits, exact: Logits, means: str) -> NDArray[Any]:
     if means == "labels":
         same: NDArray[Any] = ((logits > 0) == (exact > 0)).all(axis=1)
         return same
+    if means == "span":
+        ours, theirs = (_places(each).argmax(axis=2) for each in (logits, exact))
+        both: NDArray[Any] = (ours == theirs).all(axis=1)
+        return both
     return logits.argmax(axis=1) == exact.argmax(axis=1)  # type: ignore[no-any-return]  # typed as Any
 
 
@@ -110,8 +116,11 @@ def change(logits: Logits, exact: Logits, means: str | None = None) -> float:
     divergence a handful of texts decides the search.
     """
     means = meaning_of(exact, means)
-    if means == "classes":
+    if means in ("classes", "tags"):
         return float(np.abs(_softmax(logits) - _softmax(exact)).sum(axis=1).mean() / 2)
+    if means == "span":
+        ours, theirs = (_softmax(_places(each).reshape(2 * len(each), -1)) for each in (logits, exact))
+        return float(np.abs(ours - theirs).sum(axis=1).mean() / 2)
     if means == "labels":
         return float(np.abs(_sigmoid(logits) - _sigmoid(exact)).mean())
     if means == "embedding":
@@ -119,6 +128,11 @@ def change(logits: Logits, exact: Logits, means: str | None = None) -> float:
     difference = math.sqrt(float(np.square(logits - exact).mean()))
     spread = float(exact.std())
     return difference / spread if spread > 0 else difference
+
+
+def _places(logits: Logits) -> Logits:
+    """(texts, 2 x longest) -> (texts, 2, longest): starts and ends."""
+    return logits.reshape(len(logits), 2, -1)
 
 
 def _softmax(logits: Logits) -> Logits:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from thresher.evaluation.rivals import Row, open_onnxruntime, open_openvino, padded
 from thresher.hardware import native_bf16_on_cpu
 
-# logits (batch, outputs), and for our engine kept (batch, layers)
+# logits (batch, outputs), or of tokens (total, outputs) end to end, and for our engine kept (batch, layers)
 Result = tuple[NDArray[np.float32], NDArray[np.int64] | None]
 Run = Callable[[Sequence[Row]], Result]
 R = TypeVar("R", bound=Row)
@@ -114,8 +114,10 @@ def _hugging_face(spec: Spec) -> Contender:
     """
     import torch
 
+    from thresher.core.heads import OF_TOKENS
     from thresher.engine.backends.reference import DTYPES
     from thresher.models.checkpoint import load_dense
+    from thresher.models.heads import outputs_in
 
     model = load_dense(spec.path, whole=True)[0].eval().to(spec.device, DTYPES[spec.dtype])
     if spec.kind == EAGER:
@@ -127,7 +129,10 @@ def _hugging_face(spec: Spec) -> Contender:
     @torch.inference_mode()
     def forward(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         there = {name: torch.from_numpy(value).to(spec.device) for name, value in inputs.items()}
-        return np.asarray(model(**there).logits.float().cpu().numpy())
+        found = outputs_in(model(**there))
+        if spec.means in OF_TOKENS:
+            found = found[there["attention_mask"].bool()]
+        return np.asarray(found.float().cpu().numpy())
 
     return Contender(spec, _on_padded(forward, spec), attention=attention)
 

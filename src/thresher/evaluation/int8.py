@@ -11,6 +11,7 @@ from thresher.engine.engine import Engine
 from thresher.engine.find_scales import Text
 from thresher.engine.weights import LayerScales
 from thresher.evaluation.agreement import Logits, agreement
+from thresher.evaluation.of_tokens import in_order, to_compare
 from thresher.models.checkpoint import Checkpoint
 from thresher.models.heads import head_of
 
@@ -38,14 +39,15 @@ def measure_arithmetics(
 ) -> dict[str, Measured]:
     """A loaded run in each of DTYPES. `score` gives the metrics of the logits; `on_texts` is told how many texts were
     just computed, every one once for each arithmetic."""
-    means = head_of(checkpoint.model).means
+    means, lengths = head_of(checkpoint.model).means, [len(ids) for ids, _ in test]
     found: dict[str, Measured] = {}
     exact: Logits | None = None
     for dtype in DTYPES:
         engine = Engine.from_model(checkpoint.model, checkpoint.tokenizer, backend="cpu", dtype=dtype, scales=scales)
         logits, kept = _run(engine, test, on_texts)
         exact = logits if exact is None else exact
-        found[dtype] = Measured(metrics=score(logits), agreement=agreement(logits, exact, means), kept=kept)
+        ours, theirs = (to_compare(each, lengths, means) for each in (logits, exact))
+        found[dtype] = Measured(metrics=score(logits), agreement=agreement(ours, theirs, means), kept=kept)
     return found
 
 
@@ -57,16 +59,15 @@ def _run(engine: Engine, test: Sequence[Text], on_texts: Callable[[int], None]) 
     """
     counted = slice(None) if engine.executor.plan.restores else slice(-1)
     order = sorted(range(len(test)), key=lambda i: -len(test[i][0]))
-    logits: Logits = np.empty((len(test), 0), dtype=np.float32)
+    parts: list[Logits] = []
     shares: list[NDArray[np.float64]] = []
     for start in range(0, len(order), BATCH):
         batch = order[start : start + BATCH]
         output = engine.executor.compute([test[i][0] for i in batch], [test[i][1] for i in batch])
-        if start == 0:
-            logits = np.empty((len(test), output.outputs.shape[1]), dtype=np.float32)
-        logits[batch] = output.outputs.numpy()
+        parts.append(output.outputs.numpy())
         lengths = np.array([[len(test[i][0])] for i in batch])
         shares.append((output.kept[:, counted].numpy() / lengths).ravel())
         on_texts(len(batch))
     together = np.concatenate(shares)
+    logits = in_order(parts, order, [len(ids) for ids, _ in test], engine.head.means)
     return logits, float(together.mean()) if len(together) else 1.0

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thresher.core.heads import OF_TOKENS
 from thresher.errors import CheckpointError, ConfigError, ModelError
 from thresher.evaluation.alone import alone
 from thresher.evaluation.contenders import COMPILED, EAGER, SORTED, STACK, UNPADDED, Contender, Spec, build, load_ours
@@ -111,7 +112,7 @@ def _fits(base: Path, model: Any) -> bool:
     config, head = model.config, head_of(model)
     try:
         found = read_config(base)
-        if head.means != "embedding" and not has_head(base, config.num_labels):
+        if head.means != "embedding" and not has_head(base, config.num_labels, means=head.means):
             return False
         if head.means == "embedding" and read_head(base, found) != head:
             return False
@@ -121,15 +122,19 @@ def _fits(base: Path, model: Any) -> bool:
 
 
 def groups(device: str = "cpu", half: str = "fp16", means: str = "classes") -> dict[str, list[Group]]:
-    """Name on the command line -> its rows. Rerankers and embedding models have a stack of their own."""
+    """Name on the command line -> its rows. Rerankers and embedding models have a stack of their own; heads that read
+    every token race transformers alone on the CPU, on the same windows."""
     own = {"st": [Group((STACK, STACK + SORTED), "fp32" if device == "cpu" else half)]}
     stack = own if means in ("score", "embedding") else {}
     if device == "cpu":
+        exported = {
+            "onnxruntime": [Group(("onnxruntime", "onnxruntime" + SORTED), dtype) for dtype in ("fp32", "int8")],
+            "openvino": [Group(("openvino", "openvino" + SORTED), dtype) for dtype in ("fp32", "bf16", "int8")],
+        }
         return {
             "hf": [Group((HF, HF + SORTED), dtype) for dtype in ("fp32", "bf16")],
             **stack,
-            "onnxruntime": [Group(("onnxruntime", "onnxruntime" + SORTED), dtype) for dtype in ("fp32", "int8")],
-            "openvino": [Group(("openvino", "openvino" + SORTED), dtype) for dtype in ("fp32", "bf16", "int8")],
+            **({} if means in OF_TOKENS else exported),
             "thresher": [Group(OURS, dtype) for dtype in ("fp32", "bf16", "int8", "int8-static")],
         }
     return {

@@ -25,6 +25,7 @@ from thresher.core.cost import (
 )
 from thresher.evaluation.agreement import agreement
 from thresher.evaluation.contenders import Contender, Result
+from thresher.evaluation.of_tokens import in_order, to_compare
 from thresher.evaluation.pace import chosen_batches
 from thresher.evaluation.rivals import Row
 from thresher.tasks.encode import Encoded
@@ -106,8 +107,9 @@ def race(
             times[i].append(_one_round(contender, rows, batch_size, part=1.0 if parts is None else parts[i]))
             on_step()
     latencies = _latencies(contenders, rows, latency_texts)
-    judged: Any = np.array([row.label for row in rows]) if truth is None else truth
-    results = []
+    judged: Any = np.array([row.label for row in rows]) if truth is None and task is not None else truth
+    lengths, results = [len(row.input_ids) for row in rows], []
+    compared = [to_compare(one.logits, lengths, means or "") for one in found]
     for i, contender in enumerate(contenders):
         rates = [one.texts / sum(one.seconds) for one in times[i]]
         cost = _cost(contender, found[i].kept, rows, shape)
@@ -124,7 +126,7 @@ def race(
                 latency_ms_p50=float(np.quantile(latencies[i], 0.5)),
                 latency_ms_p95=float(np.quantile(latencies[i], 0.95)),
                 quality=None if task is None else task.score(found[i].logits, judged)["score"],
-                agreement=agreement(found[i].logits, found[0].logits, means),
+                agreement=agreement(compared[i], compared[0], means),
                 relative_flops=cost.paper,
                 engine_relative_flops=cost.packed,
                 useful_tflops=cost.flops_per_text * statistics.median(rates) / 1e12,
@@ -174,10 +176,10 @@ def _nothing() -> None:
 
 def _one_pass(contender: Contender, rows: Sequence[Encoded], batch_size: int) -> _Pass:
     parts = [contender.run(batch) for batch in contender.spec.batches(rows, batch_size)]
-    back = np.argsort(contender.spec.order(rows))
-    logits = np.concatenate([logits for logits, _ in parts])[back]
+    order, lengths = contender.spec.order(rows), [len(row.input_ids) for row in rows]
+    logits = in_order([logits for logits, _ in parts], order, lengths, contender.spec.means)
     kept = [kept for _, kept in parts if kept is not None]
-    return _Pass(logits, np.concatenate(kept)[back] if kept else None)
+    return _Pass(logits, np.concatenate(kept)[np.argsort(order)] if kept else None)
 
 
 def _latencies(contenders: Sequence[Contender], rows: Sequence[Encoded], count: int) -> list[list[float]]:

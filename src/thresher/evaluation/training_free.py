@@ -27,6 +27,7 @@ from thresher.evaluation.agreement import (
     meaning_of,
     measure_agreement,
 )
+from thresher.evaluation.of_tokens import in_order, to_compare
 from thresher.tasks.batches import sorted_batches
 
 BATCH_TOKENS = 4096
@@ -95,6 +96,7 @@ class Sample:
         self._packed = [self._pack([texts[i] for i in batch]) for batch in self._batches]
         self.collapses: bool = not executor.plan.restores  # nobody reads more than first tokens
         self.protected = self._ordered([self._protected(packed) for packed in self._packed])
+        self._given = means
         self.dense, _ = self._run([0.0] * executor.shape.layers)
         self.means: str = meaning_of(self.dense, means)
 
@@ -136,13 +138,15 @@ class Sample:
         return self._executor.pack([ids for ids, _ in texts], [kinds for _, kinds in texts])
 
     def _run(self, thresholds: Sequence[float]) -> tuple[Logits, torch.Tensor]:
-        logits: list[torch.Tensor] = []
+        logits: list[Logits] = []
         kept: list[torch.Tensor] = []
         for packed in self._packed:
             output = self._executor.trial(packed, thresholds)
-            logits.append(output.outputs)
+            logits.append(output.outputs.numpy().astype(np.float32))
             kept.append(output.kept)
-        found: Logits = self._ordered(logits).numpy().astype(np.float32)
+        lengths, means = self.lengths.tolist(), self._given or ""
+        order = [i for batch in self._batches for i in batch]
+        found = to_compare(in_order(logits, order, lengths, means), lengths, means)
         counts = self._ordered(kept)
         if self.collapses and thresholds[-1] == math.inf:
             # The engine computes first tokens alone there; the model, which is what is counted, all that it protects.

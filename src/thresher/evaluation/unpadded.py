@@ -38,7 +38,7 @@ class UnpaddedDense:
     def logits(
         self, input_ids: Sequence[Sequence[int]], token_types: Sequence[Sequence[int] | None] | None = None
     ) -> Tensor:
-        """(batch, outputs) in float32 on the host. Missing token types are zeros."""
+        """(batch, outputs) in float32 on the host, or (total, outputs) where tokens are read. Missing types: zeros."""
         return self.run(self.pack(input_ids, token_types))
 
     def pack(
@@ -77,8 +77,10 @@ class UnpaddedDense:
         hidden = normed(hidden, weights.final_norm)
         if weights.head.reads == "mean":
             read = torch.stack([states.float().mean(dim=0) for states in torch.split(hidden, batch.lengths)])
-        else:
+        elif weights.head.reads == "first":
             read = hidden[starts[:-1].long()]
+        else:
+            read = hidden
         return weights.head(read).float().cpu()
 
     def _bias(self, longest: int) -> Tensor | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from thresher.evaluation.verdict import Verdict
     from thresher.models.checkpoint import Checkpoint
     from thresher.tasks import Example, Task
-    from thresher.tasks.encode import Encoded
+    from thresher.tasks.encode import Encoded, EncodedSet
     from thresher.tasks.truth import Truth
     from thresher.training.progress import Silent
 
@@ -122,12 +122,25 @@ class _Plan:
     texts: "list[Encoded]"
     task: "Task | None"
     examples: "list[Example]"
+    read: "EncodedSet"  # the texts as they came, with their windows where outputs are of tokens
+    null_threshold: float | None = None
 
     def cut_to(self, texts: int) -> "_Plan":
         """The same with the first texts only, and whole rows of them."""
+        if self.read.windows is not None:
+            return self._cut_windows(texts)
         each = max(1, len(self.texts) // len(self.examples))
         rows = max(1, texts // each)
         return replace(self, texts=self.texts[: rows * each], examples=self.examples[:rows])
+
+    def _cut_windows(self, texts: int) -> "_Plan":
+        """Whole rows again, which have several windows each."""
+        assert self.read.windows is not None  # who calls has looked
+        if texts >= len(self.texts):
+            return self
+        rows = max(1, int(self.read.windows.rows[texts]))
+        read = self.read.of_first(rows)
+        return replace(self, texts=read.rows, examples=self.examples[:rows], read=read)
 
 
 def bench(run: str | Path | BenchRequest, *, progress: "Silent | None" = None, **given: Any) -> BenchResult:
@@ -191,12 +204,13 @@ def _raced(checked: _Checked, progress: "Silent") -> BenchResult:
     chosen, source = calibration_texts(task.train if task else [], examples, request.most_rows)
     timed = examples[: request.most_rows]
     with tempfile.TemporaryDirectory() as work:
-        texts, calibration = _encoded(checkpoint, timed, chosen)
+        read, calibration = _encoded(checkpoint, timed, chosen)
+        texts = read.rows
         material = Material(
             run=request.run,
             dense=dense.folder,
             work=Path(work),
-            calibration=calibration,
+            calibration=calibration.rows,
             pad_id=checkpoint.tokenizer.pad_token_id,
             threads=torch.get_num_threads(),
             texts=texts,
@@ -205,7 +219,8 @@ def _raced(checked: _Checked, progress: "Silent") -> BenchResult:
             half=checked.half,
             means=head_of(checkpoint.model).means,
         )
-        plan = _Plan(request, checked.engines, material, texts, task, timed)
+        threshold = head_of(checkpoint.model).null_threshold
+        plan = _Plan(request, checked.engines, material, texts, task, timed, read, threshold)
         found, missing, about = _measure(plan, checkpoint.model, progress)
     return BenchResult(
         run=request.run,
@@ -218,12 +233,12 @@ def _raced(checked: _Checked, progress: "Silent") -> BenchResult:
     )
 
 
-def _encoded(checkpoint: "Checkpoint", *parts: "list[Example]") -> "list[list[Encoded]]":
+def _encoded(checkpoint: "Checkpoint", *parts: "list[Example]") -> "list[EncodedSet]":
     """Each part as the run was trained to read it."""
     from thresher.evaluation.quality import encoded_inputs
 
     model, tokenizer, length = checkpoint.model, checkpoint.tokenizer, trained_length(checkpoint.manifest)
-    return [encoded_inputs(model, tokenizer, part, max_length=length).rows for part in parts]
+    return [encoded_inputs(model, tokenizer, part, max_length=length) for part in parts]
 
 
 def _about(plan: _Plan, pace: "Pace") -> dict[str, Any]:
@@ -306,7 +321,8 @@ def _judged_by(plan: _Plan) -> "tuple[Task | None, Truth | None]":
 
     if plan.task is None or not labelled(plan.examples, name=plan.task.spec.name):
         return None, None
-    return plan.task, plan.task.spec.truth(plan.examples)
+    truth = plan.task.spec.truth(plan.examples, data=plan.read)
+    return plan.task, truth.with_threshold(plan.null_threshold)
 
 
 def _add_memory_(

@@ -28,6 +28,7 @@ from thresher.tasks.splits import fingerprint, spread
 
 if TYPE_CHECKING:
     from thresher.tasks import Example, Task
+    from thresher.tasks.encode import EncodedSet
     from thresher.training.progress import Silent
 
 KIND = "static symmetric int8, per-channel scales"
@@ -87,7 +88,7 @@ class QuantizeRequest(Rows):
         means, names = head_of(model).means, model.config.id2label
         inputs = as_inputs(read_texts(file), file, manifest, means=means, name=self.run)
         measured, calibrating = halves(inputs, means=means, fewest=FEWEST)
-        labels = tuple(str(names[i]) for i in range(len(names))) if means in ("classes", "labels") else ()
+        labels = tuple(str(names[i]) for i in range(len(names))) if means in ("classes", "labels", "tags") else ()
         return unlabelled_task(file, calibrating, measured, means=means, labels=labels)
 
 
@@ -146,7 +147,9 @@ def _quantized(request: QuantizeRequest, progress: "Silent") -> QuantizeResult:
         check_outputs(checkpoint.model, task, name=request.run, manifest=manifest)
         chosen = calibration_rows(task, request.rows)
         split, examples = next(iter(task.test.items()))
-        calibration, test = (_read(checkpoint, part, trained_length(manifest)) for part in (chosen, examples))
+        length, model = trained_length(manifest), checkpoint.model
+        read = [encoded_inputs(model, checkpoint.tokenizer, part, max_length=length) for part in (chosen, examples)]
+        calibration, test = ([(row.input_ids, row.token_type_ids) for row in data.rows] for data in read)
         with progress.brief() as bars:
             bars.begin("calibrating and measuring", total=len(calibration) + len(DTYPES) * len(test))
 
@@ -164,25 +167,23 @@ def _quantized(request: QuantizeRequest, progress: "Silent") -> QuantizeResult:
                 test=test,
                 split=split,
                 rows=len(examples),
-                score=_score(task, examples),
+                score=_score(task, examples, read[1], null_threshold=head_of(model).null_threshold),
                 overwrite=request.overwrite,
                 on_texts=advance,
             )
 
 
-def _read(checkpoint: Checkpoint, rows: "list[Example]", max_length: int | None) -> list[Text]:
-    """What the model reads of rows, of embeddings' pairs both texts."""
-    found = encoded_inputs(checkpoint.model, checkpoint.tokenizer, rows, max_length=max_length)
-    return [(row.input_ids, row.token_type_ids) for row in found.rows]
-
-
-def _score(task: "Task", rows: "list[Example]") -> Callable[[Logits], dict[str, float]]:
-    """The metrics of logits; of rows without labels against the first logits that it is given, those in fp32."""
+def _score(
+    task: "Task", rows: "list[Example]", data: "EncodedSet", *, null_threshold: float | None
+) -> Callable[[Logits], dict[str, float]]:
+    """The metrics of logits; of rows without labels against the first logits that it is given, those in fp32. data: the
+    rows as they were read; answers are withheld by the run's own threshold."""
     exact: list[Logits] = []
 
     def score(logits: Logits) -> dict[str, float]:
         exact.append(logits)
-        return task.score(logits, task.spec.truth(rows, dense=exact[0]))
+        truth = task.spec.truth(rows, dense=exact[0], data=data)
+        return task.score(logits, truth.with_threshold(null_threshold))
 
     return score
 

@@ -56,8 +56,9 @@ class Rows(Request):
 class TrainingRows(Rows):
     """Rows to train with: `task` as above, or a file `train` of your own, perhaps with `selection` and `test` files.
 
-    `regression` says what the labels of a file are; without it they are looked at. `rerank` and `embed` say what the
-    model is, `separator` what stands between several labels, `class_names` the order of the classes in the outputs.
+    `regression` says what the labels of a file are; without it they are looked at. `rerank`, `embed`, `answers` (to
+    questions) and `tags` (of words) say what the model is, `separator` what stands between several labels,
+    `class_names` the order of the classes in the outputs.
     """
 
     PATHS: ClassVar[tuple[str, ...]] = (*Rows.PATHS, "train", "selection")
@@ -67,6 +68,8 @@ class TrainingRows(Rows):
     regression: bool | None = None
     rerank: bool = False
     embed: bool = False
+    answers: bool = False
+    tags: bool = False
     group_column: str | None = None
     separator: str | None = None
     class_names: str | Sequence[str] | None = None
@@ -137,7 +140,7 @@ def load_training_rows(
             raise ConfigError(f"--{flag} {file} goes with --train FILE; task {task} has its own {flag} rows")
     if any(columns) or regression is not None or class_names is not None or kind:
         plain = "--class-names, --regression and --classes"
-        more = "--rerank, --embed, --group-column and --separator" if kind else plain
+        more = "--rerank, --embed, --answers, --tags, --group-column and --separator" if kind else plain
         raise ConfigError(
             f"--text-column, --pair-column, --label-column, {more} go with --train FILE; task {task} is fixed"
         )
@@ -145,10 +148,16 @@ def load_training_rows(
 
 
 def kind_of(given: TrainingRows) -> dict[str, Any]:
-    """What --rerank, --embed, --group-column and --separator say of the rows, as words of `load_file_task`."""
-    if given.rerank and given.embed:
-        raise ConfigError("--rerank is for rerankers and --embed for embedding models; give one of them")
-    means = "score" if given.rerank else "embedding" if given.embed else None
+    """What --rerank, --embed, --answers, --tags, --group-column and --separator say of the rows, as words of
+    `load_file_task`."""
+    flags = {"score": given.rerank, "embedding": given.embed, "span": given.answers, "tags": given.tags}
+    chosen = [name for name, flag in flags.items() if flag]
+    if len(chosen) > 1:
+        raise ConfigError(
+            "--rerank is for rerankers and --embed for embedding models, --answers for question answering and --tags "
+            "for token classification; give one of them"
+        )
+    means = chosen[0] if chosen else None
     words = {"means": means, "group_column": given.group_column, "separator": given.separator}
     return {name: value for name, value in words.items() if value is not None}
 
@@ -216,7 +225,7 @@ def _special_meaning(manifest: dict[str, Any]) -> str | None:
 
     trained_on = manifest.get("task", {})
     means = trained_on.get("means") if trained_on else means_of(manifest)
-    return means if means in ("labels", "score", "embedding") else None
+    return means if means in ("labels", "score", "embedding", "span", "tags") else None
 
 
 def _class_names(run: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
@@ -224,7 +233,7 @@ def _class_names(run: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
     trained_on = manifest.get("task", {})
     if "labels" in trained_on:
         return tuple(trained_on["labels"])
-    if _special_meaning(manifest) in ("score", "embedding"):
+    if _special_meaning(manifest) in ("score", "embedding", "span"):
         return ()
     from thresher.models.folder import read_config
 

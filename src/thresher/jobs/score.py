@@ -335,10 +335,14 @@ class _Job:
     def _check_head(self, means: str) -> None:
         if means == "score" and self.columns.pair is None:
             raise DataError(f"{self.request.run} is a reranker; name the document's column with --pair-column")
-        if means == "embedding" and self.columns.pair is not None:
+        if means == "span" and self.columns.pair is None:
             raise DataError(
-                f"{self.request.run} is an embedding model, which reads single texts; leave out --pair-column"
+                f"{self.request.run} answers questions; name the columns of question and context with --text-column "
+                "and --pair-column"
             )
+        if means in ("embedding", "tags") and self.columns.pair is not None:
+            kind = "is an embedding model" if means == "embedding" else "tags tokens"
+            raise DataError(f"{self.request.run} {kind}, which reads single texts; leave out --pair-column")
 
     def _finish(self, stores: "list[ShardStore]", computed: int, seconds: float) -> ScoreResult:
         """The output appears, then what it is made from beside it; an end between any two steps is no harm."""

@@ -14,7 +14,8 @@ def as_inputs(
 ) -> "list[Example]":
     """What `read_texts` gave of a file as a head's inputs, without labels. `manifest` and `name` are the run's.
 
-    A reranker's lines have a query, a tab and a document. For embeddings both texts of a line count, each alone.
+    A reranker's lines have a query, a tab and a document, those for answers a question, a tab and a context. For
+    embeddings both texts of a line count, each alone.
     """
     from thresher.models.pairs import check_pairs
     from thresher.tasks.task import Example, model_inputs
@@ -23,6 +24,8 @@ def as_inputs(
     paired = examples[0].pair is not None  # read_texts wants all alike
     if means == "score" and not paired:
         raise DataError(f"{name} is a reranker; {file} must have a query, a tab and a document in every line")
+    if means == "span" and not paired:
+        raise DataError(f"{name} answers questions; {file} must have a question, a tab and a context in every line")
     check_pairs(manifest, given_pairs=paired, name=name)
     return model_inputs(means, examples)
 

@@ -19,8 +19,10 @@ def takes_pairs(manifest: Mapping[str, Any]) -> bool | None:
     A trained run knows the columns of its task, one that was calibrated without labels what its texts were.
     """
     means = means_of(manifest)
-    if means in ("score", "embedding"):  # a reranker reads pairs only; of an embedding's pairs each text is read alone
-        return True if means == "score" else None
+    if means in ("score", "span", "embedding"):  # the first two read pairs; of an embedding's each text is read alone
+        return None if means == "embedding" else True
+    if means == "tags":
+        return False
     task, free = manifest.get("task"), manifest.get("training_free")
     columns = task.get("columns") if isinstance(task, dict) else None
     if isinstance(columns, dict) and "pair" in columns:

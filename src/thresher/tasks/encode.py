@@ -85,6 +85,11 @@ class EncodedSet:
         """What is to be said of rows that are longer than the limit; `name` is what rows these are."""
         return [f"{self.truncated} {name} rows truncated to {self.max_length} tokens"] if self.truncated else []
 
+    def of_first(self, items: int) -> "EncodedSet":
+        """What is of the task's first rows, of which each may be several windows."""
+        windows = None if self.windows is None else self.windows.of_first(items)
+        return EncodedSet(self.rows[: items if windows is None else len(windows)], 0, self.max_length, windows)
+
     @cached_property
     def lengths(self) -> list[int]:
         """Tokens per row; kept, because a loop that asks for `lengths[i]` would otherwise count all rows each time."""

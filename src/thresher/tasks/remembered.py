@@ -23,7 +23,9 @@ def rows_held_out(description: Mapping[str, Any]) -> Task | None:
     (split,) = task.test
     kind = "held out of" if split == "held_out" else "that were its test rows beside"
     source = f"{len(task.test[split]):,} rows {kind} {description['files']['train']['path']} when the run was made"
-    return replace(task, train=[], selection=[], source=source)
+    # The other rows are not needed, but for answers, which are withheld by a threshold that selection rows choose.
+    kept = task.selection if task.spec.means == "span" else []
+    return replace(task, train=[], selection=kept, source=source)
 
 
 def seen_in_training(description: Mapping[str, Any], test: Path, rows: list[Example]) -> list[str]:

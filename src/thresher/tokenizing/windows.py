@@ -51,6 +51,20 @@ class Windows:
         found: NDArray[np.bool_] = self.offsets[:, 0] != NOT_THERE
         return found
 
+    def of_first(self, items: int) -> "Windows":
+        """Those of the first items."""
+        count = int(np.searchsorted(self.rows, items))
+        total = int(self.tokens.starts[count])
+        return Windows(
+            tokens=self.tokens.between(0, count),
+            rows=self.rows[:count],
+            items=items,
+            offsets=self.offsets[:total],
+            words=self.words[:total],
+            begins=self.begins[:count],
+            problems={item: problem for item, problem in self.problems.items() if item < items},
+        )
+
     def by_item(self) -> Iterator[tuple[int, range]]:
         """Each item that has windows, and their numbers."""
         bounds = np.searchsorted(self.rows, np.arange(self.items + 1)).tolist()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from thresher.errors import RunError
+from thresher.hardware import own_workspaces
 from thresher.models.attach import gates_of
 from thresher.training.objective import Loss, Losses
 
@@ -142,7 +143,8 @@ class Recorded:
         pool = next(iter(self._graphs.values()))[0].pool() if self._graphs else None  # graphs run one after another
         device = self._step.accelerator.device
         try:
-            with torch.cuda.graph(graph, pool=pool, stream=self._stream), device, NumbersMadeThere():
+            capture = torch.cuda.graph(graph, pool=pool, stream=self._stream)
+            with own_workspaces(), capture, device, NumbersMadeThere():
                 sums = self._step([(inputs, weight)])
         except RuntimeError as error:
             reason = str(error).splitlines()[0]

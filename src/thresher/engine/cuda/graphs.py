@@ -13,6 +13,7 @@ from thresher.engine.cuda.batch import Inputs, Layout
 from thresher.engine.cuda.forward import Forward
 from thresher.engine.cuda.live import Numbers, OnDevice
 from thresher.engine.cuda.shelf import Demand, Shelf
+from thresher.hardware import own_workspaces
 
 FINE_FROM = 2048  # tokens
 _capturing = threading.Lock()  # while one engine captures, no other may wait for the device
@@ -147,7 +148,10 @@ class Lane:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=stream, capture_error_mode="thread_local"):
+        with (
+            own_workspaces(),
+            torch.cuda.graph(graph, pool=self.pool, stream=stream, capture_error_mode="thread_local"),
+        ):
             host.copy_(self.run(views, layout, seen), non_blocking=True)
         captured = Captured(inputs=inputs, result=host, graph=graph)
         self.captured.put(layout, captured)
