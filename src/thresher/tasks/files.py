@@ -149,7 +149,7 @@ class _Parts:
 
 
 def _parted(
-    kind: FileKind, rows: list[Example], *, test: Path | None, chosen_by: Path | None, key: Callable[[Example], str]
+    kind: FileKind, rows: list[Example], *, test: Path | None, chosen_by: Path | None, key: Callable[[Example], bytes]
 ) -> _Parts:
     """Test rows and selection rows out of their files, or held out of the training rows by `key`."""
     chosen = [] if chosen_by is None else kind.rows(chosen_by)
