@@ -63,6 +63,9 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("cold", "long", "warm")
     several = tiny.classifier_config(names, problem_type="multi_label_classification")
     tiny.save_model(tmp_path / "my-tagger", several)
+    tiny.save_model(tmp_path / "my-reader", tiny.config(), kind="AutoModelForQuestionAnswering")
+    tags = tiny.classifier_config(("O", "B-NOUN", "I-NOUN"))
+    tiny.save_model(tmp_path / "my-name-finder", tags, kind="AutoModelForTokenClassification")
     own = [{"text": text, "label": label} for text, label in tiny.sentences(96)]
     tiny.write_rows(tmp_path / "my.csv", own)
     tiny.write_rows(tmp_path / "stars.csv", [{"text": row["text"], "label": len(row["text"]) / 8} for row in own])

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from thresher.core.layer import BERT_LIKE, check_features
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.cpu import check_scales
+from thresher.engine.supported import check_supported
 from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ModelError
 from thresher.exporting.graph import IR_VERSION, OPSET, Graph
@@ -54,7 +54,7 @@ def build_model(
     those of a quantized run, one per layer, whose products are then in int8."""
     from onnx import TensorProto, helper, numpy_helper
 
-    check_features(weights.specs, BERT_LIKE, who="the ONNX export", instead="run it with the engine")
+    check_supported("export", weights.specs)
     check_plan(plan)
     if scales:
         check_scales(scales, weights)
