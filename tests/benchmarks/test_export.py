@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import export
+import export_exact
 import pytest
 from measuring import read_rows
 
@@ -46,3 +47,12 @@ def test_all_take_turns() -> None:
     seen: list[str] = []
     export.interleaved({name: (lambda name=name: seen.append(name)) for name in "ab"}, 2)
     assert "".join(seen) == "ababab"
+
+
+def test_a_whole_file_is_compared(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts, out = tmp_path / "texts.jsonl", tmp_path / "exactness.jsonl"
+    texts.write_text('{"text": "good film and bad plot"}\n{"text": "bad"}\n' * 20, encoding="utf-8")
+    export_exact.main(f"--run {run} --texts {texts} --out {out}".split())
+    (row,) = read_rows(out)
+    assert row["rows"] == 40 and row["largest_difference"] <= 1e-5 and row["at_a_threshold"] == 0
+    assert "40 texts: within" in capsys.readouterr().out and str(tmp_path) not in out.read_text()
