@@ -18,7 +18,7 @@ def deployment(settings: Sequence[Setting], *, replicas: int = 1, ongoing: int =
     Every replica loads the runs from the same path, as `thresher serve` would.
     """
     try:
-        serve = importlib.import_module("ray.serve")
+        serve: Any = importlib.import_module("ray.serve")
     except ImportError as error:
         raise ConfigError('this needs Ray Serve; run: pip install "thresher[scale,serve]" "ray[serve]"') from error
     chosen = list(settings)
@@ -28,9 +28,8 @@ def deployment(settings: Sequence[Setting], *, replicas: int = 1, ongoing: int =
 
         return make_app(House(chosen))
 
-    @serve.deployment(num_replicas=replicas, max_ongoing_requests=ongoing, ray_actor_options=actor)
-    @serve.ingress(build)
     class Thresher:
         """What answers is the application."""
 
-    return Thresher.bind()
+    options: dict[str, Any] = {"num_replicas": replicas, "max_ongoing_requests": ongoing, "ray_actor_options": actor}
+    return serve.deployment(**options)(serve.ingress(build)(Thresher)).bind()
