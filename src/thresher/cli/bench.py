@@ -147,7 +147,7 @@ def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
     screen.print(_legend(result))
     if result["limited"]:
         screen.print(f"to end in time, only: {'; '.join(result['limited'])}", markup=False)
-    screen.print(f"weights of all rows but thresher pruned: {result['rivals']}", markup=False, soft_wrap=True)
+    screen.print(f"weights of all rows but thresher pruned: {result['rivals']}", markup=False)
     if result["device_type"] == "cuda":
         kinds = {SHORT.get(row["engine"], row["engine"]): row["attention"] for row in result["rows"]}
         for kind in dict.fromkeys(filter(None, kinds.values())):
