@@ -57,10 +57,10 @@ class Reply:
 
 def read_texts(count: int) -> list[tuple[str, str]]:
     """(text, label), lengths spread evenly between 10 and 500 tokens, counted as four thirds of the words."""
-    from thresher.tasks.movies import _data_file
+    from thresher.tasks.movies import data_file
     from thresher.tasks.readers import read_table
 
-    rows = [(row["text"].strip(), row["label"]) for row in read_table(_data_file()).rows if row["text"].strip()]
+    rows = [(row["text"].strip(), row["label"]) for row in read_table(data_file()).rows if row["text"].strip()]
     drawn = random.Random(0)
     drawn.shuffle(rows)
     bins: dict[int, list[tuple[str, str]]] = {}
