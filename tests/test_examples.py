@@ -11,9 +11,7 @@ import typer
 import thresher
 from tests.cli import tiny
 from tests.models.sentences import cross_encoder_folder, embedder_folder
-from tests.words import word_tokenizer
 from thresher.cli import app
-from thresher.models.heads import auto_class
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -65,9 +63,9 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("cold", "long", "warm")
     several = tiny.classifier_config(names, problem_type="multi_label_classification")
     tiny.save_model(tmp_path / "my-tagger", several)
-    for means, name, outputs in (("span", "my-reader", 2), ("tags", "my-ner", 3)):
-        auto_class(means).from_config(tiny.config(num_labels=outputs)).save_pretrained(tmp_path / name)
-        word_tokenizer(tiny.WORDS).save_pretrained(tmp_path / name)
+    tiny.save_model(tmp_path / "my-reader", tiny.config(), kind="AutoModelForQuestionAnswering")
+    tags = tiny.classifier_config(("O", "B-NOUN", "I-NOUN"))
+    tiny.save_model(tmp_path / "my-name-finder", tags, kind="AutoModelForTokenClassification")
     own = [{"text": text, "label": label} for text, label in tiny.sentences(96)]
     tiny.write_rows(tmp_path / "my.csv", own)
     tiny.write_rows(tmp_path / "stars.csv", [{"text": row["text"], "label": len(row["text"]) / 8} for row in own])

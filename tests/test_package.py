@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 
 import pytest
@@ -100,6 +100,33 @@ def test_tested_versions_lie_in_the_ranges_that_can_be_installed() -> None:
             assert versions.get(wanted.name, "") == "" or versions[wanted.name] in wanted.specifier, wanted
     bounded = {wanted.name for wanted in ranges if any(part.operator == "<" for part in wanted.specifier)}
     assert {"torch", "transformers", "tokenizers", "numpy"} <= bounded, "thresher looks inside these"
+
+
+def installed_size(names: list[str], seen: set[str]) -> int:
+    """Bytes of packages and all that they need, each once."""
+    size = 0
+    for name in names:
+        name = name.lower().replace("_", "-")
+        if name in seen:
+            continue
+        seen.add(name)
+        found = metadata.distribution(name)
+        size += sum(file.size or 0 for file in found.files or ())
+        needs = [Requirement(line) for line in found.requires or ()]
+        wanted = [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
+        size += installed_size(wanted, seen)
+    return size
+
+
+def test_the_size_that_readme_promises() -> None:
+    import torch
+
+    if torch.version.cuda is not None:
+        pytest.skip("README tells the size with a CPU build of torch")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    size = installed_size([Requirement(line).name for line in project["dependencies"]], set())
+    assert "about 1 GB with a CPU build of torch" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert 0.8e9 < size < 1.3e9
 
 
 def test_package_is_typed() -> None:

@@ -36,6 +36,11 @@ def check(done: tiny.Said, bad: Bad) -> None:
     assert done.out == ""
 
 
+def test_the_table_is_long_and_every_case_has_a_name_of_its_own() -> None:
+    names = [bad.name for bad in TABLE]
+    assert len(names) >= 220 and len(set(names)) == len(names)
+
+
 @pytest.mark.parametrize("bad", TABLE, ids=lambda bad: bad.name.replace(" ", "-"))
 def test_bad_input_is_one_line_and_leaves_nothing(
     bad: Bad, tmp_path: Path, stock: Stock, finished: Path, monkeypatch: pytest.MonkeyPatch

@@ -34,7 +34,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         return stock(replace(job, train=train, task=task), **listeners)
 
     monkeypatch.setattr(prune, "run_job", run_job)
-    monkeypatch.setattr(demo, "BENCH_SECONDS", 0.01)  # a batch and a round
+    monkeypatch.setattr(demo, "RACE", {"rows": 32, "rounds": 1})
     monkeypatch.setattr(demo, "SENTENCES", [(text, word) for text, _ in SENTENCES for word in ("negative", "positive")])
 
 

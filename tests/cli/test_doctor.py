@@ -84,3 +84,15 @@ def test_one_core_is_one_core(timed: dict[str, float], monkeypatch: pytest.Monke
     for cores, words in ((1, "Chip, 1 core │"), (2, "Chip, 2 cores │")):
         monkeypatch.setattr(hardware, "summary", lambda cores=cores: {**summary, "cpu": "Chip", "cores": cores})
         assert words in " ".join(tiny.succeeds("doctor").out.split())
+
+
+def test_families_say_what_is_supported_where() -> None:
+    rows = tiny.succeeds("doctor --families --json").json()
+    by_type = {name: row for row in rows for name in row["model_types"]}
+    assert not any(by_type["roberta"]["missing"].values())
+    modern = by_type["modernbert"]
+    assert modern["features"] == ["attention windows", "gated feed-forward", "pre-norm", "rotary positions"]
+    assert modern["missing"]["reference"] == modern["missing"]["cpu"] == []
+    assert "disentangled positions" in by_type["deberta-v2"]["missing"]["export"]
+    said = " ".join(tiny.succeeds("doctor --families").out.split())
+    assert "modernbert: attention windows, gated feed-forward, pre-norm, rotary positions" in said

@@ -93,13 +93,20 @@ def classifier_config(labels: tuple[str, ...] = ("negative", "positive"), **chan
     return config(num_labels=len(names), id2label=names, label2id={name: i for i, name in names.items()}, **changes)
 
 
-def save_model(folder: Path, model_config: Any, *, head: bool = True, seed: int = 0) -> Path:
+def save_model(
+    folder: Path,
+    model_config: Any,
+    *,
+    head: bool = True,
+    seed: int = 0,
+    kind: str = "AutoModelForSequenceClassification",
+) -> Path:
     """Write a random model and the tokenizer as a Hugging Face folder."""
-    from transformers import AutoModel, AutoModelForSequenceClassification
+    import transformers
 
     torch.manual_seed(seed)
-    kind = AutoModelForSequenceClassification if head else AutoModel
-    kind.from_config(model_config).save_pretrained(folder)
+    made: Any = getattr(transformers, kind if head else "AutoModel")
+    made.from_config(model_config).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
 

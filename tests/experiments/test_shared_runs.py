@@ -69,7 +69,7 @@ def test_figures_share_the_runs_of_the_tradeoff(task: str, work: Path, monkeypat
     assert key in trajectories.keys(settings["trajectories"].config)
     assert key in histograms.keys(settings["histograms"].config)
     fronts_took = []
-    monkeypatch.setattr(fronts, "trained_run", lambda *args: fronts_took.append(run_of(*args)))
+    monkeypatch.setattr(fronts, "trained_run", lambda *args, **words: fronts_took.append(run_of(*args)))
     for target in settings["tradeoff"].config["targets"]:
         assert tradeoff.measure({**key, "target": target}, settings["tradeoff"]) is None
     assert len(set(fronts_took)) == 3, "each row begins with another rate"

@@ -15,7 +15,7 @@ from thresher.models.gating import Trace
 from thresher.models.heads import auto_class, outputs_in
 
 BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert", "mpnet")
-NEWER = ("nomic_bert", "gte", "modernbert")
+NEWER = ("nomic_bert", "gte", "modernbert", "deberta-v2")
 FAMILIES = (*BERT_LIKE, *NEWER)
 WITHOUT_SPANS = ("nomic_bert", "gte")  # families whose stock code has no model for question answering
 LAYERS, WIDTH, FFN_WIDTH, HEADS, VOCABULARY, POSITIONS, LABELS = 4, 32, 48, 4, 60, 64, 3
@@ -39,6 +39,10 @@ def tiny_config(name: str, *, dropout: float = 0.0, **changes: Any) -> Any:
         sizes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     if name in ("electra", "albert"):
         sizes["embedding_size"] = 16
+    if name == "deberta-v2":  # as v3: few buckets, so that far tokens share one, and no table of positions
+        sizes |= {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8}
+        sizes |= {"norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False}
+        sizes |= {"max_relative_positions": 16, "cls_dropout": dropout, "pooler_dropout": dropout}
     if name == "gte":
         sizes["type_vocab_size"] = 2
     if name == "modernbert":  # windows of five tokens: layer 0 and 3 are global
@@ -73,7 +77,8 @@ def randomize_(model: nn.Module, seed: int) -> None:
         elif "embedding" in name or "relative_attention_bias" in name:
             parameter.copy_(noise)
         else:
-            parameter.copy_(noise * 1.2 / math.sqrt(parameter.shape[1]))
+            sharp = 3.0 if "query_proj" in name else 1.2  # DeBERTa divides logits by more
+            parameter.copy_(noise * sharp / math.sqrt(parameter.shape[1]))
 
 
 def ragged(model: nn.Module, lengths: Sequence[int] = LENGTHS, *, extra: int = 0, seed: int = 0) -> Inputs:

@@ -15,6 +15,8 @@ def stock_masked(model: Any, input_ids: Tensor, kept: list[list[int]]) -> Tensor
     base, tokens = model.base_model, len(input_ids)
     kind, alive = model.config.model_type, torch.ones(tokens, dtype=torch.bool)
     hidden = base.embeddings(input_ids=input_ids[None])
+    if kind == "deberta-v2":
+        return _deberta(base.encoder, hidden, kept)
     for index, layer in enumerate(base.layers):
         if kind == "modernbert":
             hidden = layer(hidden, **_modernbert(base, layer, hidden, alive))
@@ -37,3 +39,17 @@ def _modernbert(base: Any, layer: Any, hidden: Tensor, alive: Tensor) -> dict[st
         "attention_mask": seen[None, None],
         "position_embeddings": base.rotary_emb(hidden, places[None], layer.attention_type),
     }
+
+
+def _deberta(encoder: Any, hidden: Tensor, kept: list[list[int]]) -> Tensor:
+    tokens = hidden.shape[1]
+    alive, entry = torch.ones(1, tokens), hidden
+    places, distances = encoder.get_rel_pos(hidden), encoder.get_rel_embedding()
+    for index, layer in enumerate(encoder.layer):
+        seen = alive[:, None, None, :].expand(-1, -1, tokens, -1)
+        hidden = layer(hidden, seen, relative_pos=places, rel_embeddings=distances)[0]
+        if index == 0 and encoder.conv is not None:
+            hidden = encoder.conv(entry, hidden, torch.ones(1, tokens))
+        alive = torch.zeros(1, tokens)
+        alive[0, kept[index]] = 1
+    return hidden[0]

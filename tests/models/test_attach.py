@@ -27,11 +27,12 @@ from tests.models.families import (
     trace_of,
 )
 from thresher.config import PruneConfig
+from thresher.core.layer import CONVOLUTION
 from thresher.errors import ConfigError, ModelError
 from thresher.models.attach import gates_of
 from thresher.models.registry import family_named, supported_types
 
-SUPPORTED = "bert, roberta, xlm-roberta, camembert, electra, distilbert, albert, mpnet"
+SUPPORTED = ", ".join(FAMILIES)
 
 
 def raises(text: str) -> Any:
@@ -47,13 +48,21 @@ def test_supported_families_are_the_tested_ones() -> None:
         assert name in family_named(name).model_types
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_says_what_its_layers_have(name: str) -> None:
+    family, base = family_named(name), tiny_model(name).base_model
+    found = frozenset().union(*(spec.features for spec in family.specs(base)))
+    assert found <= family.features and found >= family.features - {CONVOLUTION, "absolute positions"}
+
+
 def test_unsupported_family() -> None:
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "pad_token_id": 0}
     model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model("gpt2", vocab_size=20, **sizes))
     with raises(f"model family 'gpt2' is not supported; supported: {SUPPORTED}"):
         thresher.prune_(model)
-    with raises(f"model family 'deberta-v2' is not supported; supported: {SUPPORTED}"):
-        family_named("deberta-v2")
+    nearest = "; its nearest is deberta-v2, which is also that of DeBERTa-v3"
+    with raises(f"model family 'deberta' is not supported; supported: {SUPPORTED}{nearest}"):
+        family_named("deberta")
     assert not any("thresher" in key for key in model.state_dict())
 
 

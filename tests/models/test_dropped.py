@@ -179,7 +179,10 @@ def test_scores_tied_at_the_threshold_are_pruned(name: str) -> None:
     model = pruned_model(name, (-math.inf, 1.0, 1.0, 1.0), changes=changes)
     with torch.no_grad():
         for path, parameter in model.named_parameters():
-            if any(part in path for part in (".key.", ".k_lin.", ".attn.k.", "k_proj", "relative_attention_bias")):
+            if any(
+                part in path
+                for part in (".key.", ".k_lin.", ".attn.k.", "k_proj", "key_proj", "relative_attention_bias")
+            ):
                 parameter.zero_()
             if "Wqkv" in path:
                 parameter[WIDTH : 2 * WIDTH].zero_()

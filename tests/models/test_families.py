@@ -107,8 +107,8 @@ def test_paper_scale_is_the_relative_scale_divided_by_the_length(name: str) -> N
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_off_is_the_stock_model_bit_for_bit(name: str, attention: str) -> None:
-    if name == "mpnet" and attention == "sdpa":
-        pytest.skip("MPNet has one attention implementation")
+    if name in ("mpnet", "deberta-v2") and attention == "sdpa":
+        pytest.skip("it has one attention implementation")
     if name == "modernbert" and attention == "eager":
         pytest.skip("the stock model gives NaN there for padding that sees no token in its window")
     model = tiny_model(name, attention=attention)

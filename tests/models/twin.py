@@ -44,6 +44,7 @@ def physically_dropped(
     is wrong for a model with a relative position bias.
     """
     hidden, bias = _entry(model, input_ids)
+    beside = _convolved(model, hidden)
     positions = list(range(len(input_ids)))
     kept, scores, left = [], [], hidden.clone()
     for layer, parts in enumerate(_layers_in_order(model)):
@@ -58,6 +59,8 @@ def physically_dropped(
         if parts.spec.rotary_base is not None:
             query, key = (_turned(part, where, parts.spec.rotary_base) for part in (query, key))
         logits = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
+        if model.config.model_type == "deberta-v2":
+            logits = _disentangled(model, layer, query, key, where)
         if bias is not None:
             logits = logits + bias[:, where][:, :, where]
         if parts.spec.window is not None:
@@ -78,6 +81,8 @@ def physically_dropped(
 
         context = (probabilities @ value).transpose(0, 1).reshape(tokens, -1)[stays]
         hidden = _finished(parts, context, hidden[stays])
+        if layer == 0 and beside is not None:
+            hidden = model.base_model.encoder.conv.LayerNorm(hidden + beside[stays])
         scores.append(dict(zip(positions, score.tolist(), strict=True)))
         positions = [positions[i] for i in stays]
         kept.append(positions)
@@ -101,6 +106,38 @@ def _finished(parts: LayerParts, context: Tensor, hidden: Tensor) -> Tensor:
         return mixed + feed_forward(parts.output_norm(mixed))
     attended = parts.attention_norm(mixed)
     return parts.output_norm(feed_forward(attended) + attended)
+
+
+def _disentangled(model: Any, layer: int, query: Tensor, key: Tensor, where: Tensor) -> Tensor:
+    """DeBERTa's logits (heads, tokens, tokens): content to content, content to position and position to content, over
+    the root of three times the head's width."""
+    from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+    config, base = model.config, model.base_model
+    own, heads = base.encoder.layer[layer].attention.self, query.shape[0]
+    embeddings = base.encoder.LayerNorm(base.encoder.rel_embeddings.weight)
+    shared = config.share_att_key
+    pos_key = (own.key_proj if shared else own.pos_key_proj)(embeddings).view(len(embeddings), heads, -1)
+    pos_query = (own.query_proj if shared else own.pos_query_proj)(embeddings).view(len(embeddings), heads, -1)
+    span, distance = config.position_buckets, where[:, None] - where[None, :]
+    bucket = make_log_bucket_position(distance, span, config.max_relative_positions).long()
+    to_key = (bucket + span).clamp(0, 2 * span - 1)  # by query minus key
+    to_query = (-bucket + span).clamp(0, 2 * span - 1)  # row: the key, column: the query; as the stock code has it
+    logits = torch.einsum("hqd,hkd->hqk", query, key)
+    logits = logits + torch.einsum("hqd,qkhd->hqk", query, pos_key[to_key])
+    logits = logits + torch.einsum("hkd,kqhd->hqk", key, pos_query[to_query])
+    return logits / float(torch.tensor(3.0 * query.shape[-1]).sqrt())
+
+
+def _convolved(model: Any, hidden: Tensor) -> Tensor | None:
+    """What v2's convolution makes of the embeddings, token by token with its neighbours."""
+    module = getattr(getattr(model.base_model, "encoder", None), "conv", None)
+    if module is None:
+        return None
+    size, tokens = module.conv.kernel_size[0], len(hidden)
+    padded = torch.nn.functional.pad(hidden, (0, 0, size // 2, size // 2))
+    windows = torch.stack([padded[start : start + tokens] for start in range(size)], dim=-1)  # (tokens, width, size)
+    return torch.tanh(torch.einsum("tis,ois->to", windows, module.conv.weight) + module.conv.bias)
 
 
 def _turned(states: Tensor, where: Tensor, base: float) -> Tensor:

@@ -190,3 +190,12 @@ def test_a_worker_that_is_stuck_is_silent() -> None:
     assert worker.silent == 0
     clock.now += 40
     assert worker.silent == 40
+
+
+def test_a_request_of_nothing_is_refused_and_does_not_wait_for_ever() -> None:
+    from thresher.serving.errors import EmptyRequest
+
+    clock = Clock()
+    queue, _, _ = server(clock)
+    with pytest.raises(EmptyRequest, match="nothing to compute"):
+        queue.put(job_of(clock))

@@ -78,6 +78,9 @@ def bench(
     ] = None,
     memory: Annotated[bool, typer.Option(help="measure each row's peak memory, alone")] = True,
     record: Annotated[Path | None, typer.Option(help="append the result to this JSON lines file")] = None,
+    gears: Annotated[
+        bool, typer.Option("--gears", help="instead: measure faster dials for thresher serve, and keep them in the run")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare the packed engine, dense and pruned, with Hugging Face, onnxruntime and OpenVINO on this machine.
@@ -107,12 +110,34 @@ def bench(
         record=record,
     )
     screen = console(as_json)
+    if gears:
+        from thresher.jobs.gears import measure_gears
+
+        measured = measure_gears(request)
+        screen.print(_gears_table(measured.to_dict()))
+        screen.print(f"kept in {run} for: thresher serve {run} --degrade", markup=False, soft_wrap=True)
+        if as_json:
+            print_json({"gears": measured.to_dict()})
+        return
     result = race(request, progress=listeners(screen)["progress"])
     found = result.to_dict()
     no_verdict = "our rows are missing" if "thresher" in found["engines"] else "--engines leaves thresher out"
     _show(screen, found, result.verdict.text() if result.verdict else f"no verdict on pruning: {no_verdict}")
     if as_json:
         print_json(found)
+
+
+def _gears_table(measured: dict[str, Any]) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=f"gears, {measured['texts']} texts", title_justify="left")
+    for name in ("dial", "texts/s", "speed", "agreement with dense", "score"):
+        table.add_column(name, justify="right")
+    for gear in measured["gears"]:
+        score = "-" if gear["score"] is None else f"{100 * gear['score']:.2f}"
+        speed, agreement = f"{gear['speed']:.2f}x", f"{gear['agreement']:.4f}"
+        table.add_row(f"{gear['dial']:g}", f"{gear['texts_per_s']:,.0f}", speed, agreement, score)
+    return table
 
 
 def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
@@ -122,7 +147,7 @@ def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
     screen.print(_legend(result))
     if result["limited"]:
         screen.print(f"to end in time, only: {'; '.join(result['limited'])}", markup=False)
-    screen.print(f"weights of all rows but thresher pruned: {result['rivals']}", markup=False, soft_wrap=True)
+    screen.print(f"weights of all rows but thresher pruned: {result['rivals']}", markup=False)
     if result["device_type"] == "cuda":
         kinds = {SHORT.get(row["engine"], row["engine"]): row["attention"] for row in result["rows"]}
         for kind in dict.fromkeys(filter(None, kinds.values())):

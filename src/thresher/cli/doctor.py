@@ -1,6 +1,8 @@
 """thresher doctor: what this machine and installation can do."""
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from thresher.cli.options import AsJson
 
@@ -19,13 +21,20 @@ EXTRAS = {
 }
 
 
+Families = Annotated[bool, typer.Option("--families", help="Show what every model family supports where.")]
+
+
 def doctor(
+    families: Families = False,
     as_json: AsJson = False,
 ) -> None:
     """Print versions, hardware features, whether a GPU can be used, and what thresher would choose here, and why.
 
     Example: thresher doctor --json
     """
+    if families:
+        _print_families(as_json)
+        return
     from rich.markup import escape
     from rich.table import Table
 
@@ -64,6 +73,43 @@ def doctor(
     table.add_row("model families", ", ".join(found["model_families"]))
     table.add_row("optional parts", escape("\n".join(f"{name}, {state}" for name, state in found["packages"].items())))
     console(as_json).print(table)
+
+
+def family_rows() -> list[dict[str, Any]]:
+    """Model families with the features of their layers, and what each way of computing lacks of them: nothing is well.
+
+    Training, evaluation and explain are the attached model's, which every family has.
+    """
+    from thresher.engine.supported import WAYS, missing
+    from thresher.models.registry import FAMILIES
+
+    return [
+        {
+            "model_types": list(family.model_types),
+            "features": sorted(family.features),
+            "missing": {way: missing(way, family.features) for way in WAYS},
+        }
+        for family in FAMILIES
+    ]
+
+
+def _print_families(as_json: bool) -> None:
+    from rich.table import Table
+
+    from thresher.cli.output import console, print_json
+
+    rows = family_rows()
+    if as_json:
+        print_json(rows)
+        return
+    ways = list(rows[0]["missing"])
+    table = Table("model types", "training", *ways)
+    for row in rows:
+        table.add_row("\n".join(row["model_types"]), "yes", *("no" if row["missing"][way] else "yes" for way in ways))
+    out = console(as_json)
+    out.print(table)
+    for row in rows:
+        out.print(f"{', '.join(row['model_types'])}: {', '.join(row['features'])}", highlight=False)
 
 
 def _gpu() -> dict[str, Any]:

@@ -4,6 +4,7 @@ Queries and keys are (..., tokens, head width), their positions (..., tokens): a
 batches and single sequences are computed by the same lines.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -53,14 +54,65 @@ def in_window(spec: LayerSpec, at: Tensor, of: Tensor) -> Tensor | None:
     return (of[..., None, None, :] - at[..., None, :, None]).abs() <= spec.window
 
 
+@dataclass(frozen=True)
+class Relative:
+    """Embeddings of distances, as a layer's queries and keys meet them. One row serves both: that of the query's
+    position minus the key's.
+
+    keys, queries: (heads, embeddings, head width), or None where there is no such term; rows: (2 x reach + 1,) the
+    embedding of every distance, and beyond them that of the last one.
+    """
+
+    keys: Tensor | None
+    queries: Tensor | None
+    rows: Tensor
+
+    def of_keys(self, key: Tensor) -> Tensor | None:
+        """Keys (..., heads, keys, head width) times what queries are for distances: (..., heads, embeddings, keys)."""
+        return None if self.queries is None else self.queries.to(key) @ key.transpose(-1, -2)
+
+    def terms(self, query: Tensor, of_keys: Tensor | None, at: Tensor, of: Tensor) -> Tensor | float:
+        """What distances add to query x key, before it is divided: (..., heads, queries, keys)."""
+        reach = len(self.rows) // 2
+        index = self.rows[(at[..., :, None] - of[..., None, :]).clamp(-reach, reach) + reach][..., None, :, :]
+        shape = (*query.shape[:-1], of.shape[-1])
+        total: Tensor | float = 0.0
+        if self.keys is not None:
+            total = (query @ self.keys.to(query).transpose(-1, -2)).gather(-1, index.expand(shape))
+        if of_keys is not None:
+            total = total + of_keys.gather(-2, index.expand(shape))
+        return total
+
+    def narrowed(self, reach: int) -> "Relative":
+        """As much as distances of at most `reach` ask for."""
+        here = len(self.rows) // 2
+        if reach >= here:
+            return self
+        rows = self.rows[here - reach : here + reach + 1]
+        low, high = int(rows[0]), int(rows[-1]) + 1  # rows never fall with the distance
+        keys, queries = (None if part is None else part[:, low:high] for part in (self.keys, self.queries))
+        return Relative(keys, queries, rows - low)
+
+
 def logits_of(
-    spec: LayerSpec, query: Tensor, key: Tensor, at: Tensor, of: Tensor, *, distance_bias: Tensor | None = None
+    spec: LayerSpec,
+    query: Tensor,
+    key: Tensor,
+    at: Tensor,
+    of: Tensor,
+    *,
+    distance_bias: Tensor | None = None,
+    relative: Relative | None = None,
 ) -> Tensor:
     """(..., heads, queries, keys) in float32 or better, of `placed` queries and keys, without the window.
 
     distance_bias: (2 x reach - 1, heads) by key minus query position.
     """
-    logits = at_least_float32(query) @ at_least_float32(key).transpose(-1, -2) / spec.divisor
+    query, key = at_least_float32(query), at_least_float32(key)
+    logits = query @ key.transpose(-1, -2)
+    if relative is not None:
+        logits = logits + relative.terms(query, relative.of_keys(key), at, of)
+    logits = logits / spec.divisor
     if distance_bias is not None:
         table = distance_bias.to(logits)
         distance = of[..., None, :] - at[..., :, None] + len(table) // 2

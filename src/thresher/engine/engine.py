@@ -270,7 +270,7 @@ class Engine(ReadsTokens):
         return self._stream.begin(tokens, self.executor.token_budget)
 
     def finish(self, begun: Group) -> Answers:
-        """The answers of what was launched."""
+        """The answers of what was launched; of a head that reads every token, `finish_tokens` has them."""
         return self._stream.finish(begun)
 
     def at_dial(self, dial: float) -> "Engine":

@@ -198,6 +198,7 @@ class PackedExecutor:
         for index in range(self.plan.alone):
             scored = shares is not None or thresholds[index] > 0
             context, scores = self.backend.attend(index, hidden, live, scored=scored)
+            beside = self.backend.convolve(index, hidden, live)
             if scores is not None:
                 scores = self._in_scale(scores, live)
                 if shares is not None:
@@ -212,10 +213,12 @@ class PackedExecutor:
                         left.go_on(rows)
                     protected, rows = protected[rows], self._whole_steps(rows)
                     context, hidden = context.index_select(0, rows), hidden.index_select(0, rows)
+                    beside = None if beside is None else beside.index_select(0, rows)
             kept[live.sequences, index] = live.lengths
             if seen is not None:
                 seen.append(live)
             hidden = self.backend.finish(index, context, hidden)
+            hidden = hidden if beside is None else self.backend.join(index, hidden, beside)
         return hidden, live, kept
 
     def _of_first_tokens(self, hidden: Tensor, live: Ragged) -> Tensor:
@@ -223,7 +226,9 @@ class PackedExecutor:
         alone, first = self.plan.alone, self._whole_steps(live.first)
         context = self.backend.attend_first(alone, hidden, live)
         context = F.pad(context, (0, 0, 0, len(first) - len(context)))
+        beside = self.backend.convolve(alone, hidden, live)
         hidden = self.backend.finish(alone, context, hidden.index_select(0, first))
+        hidden = hidden if beside is None else self.backend.join(alone, hidden, beside.index_select(0, first))
         for index in range(alone + 1, self.shape.layers):
             hidden = self.backend.finish(index, self.backend.attend_alone(index, hidden), hidden)
         return hidden[: len(live.first)]

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.core.layer import Steps, inner_states
-from thresher.engine.weights import Affine, Layer, Norm, Weights
+from thresher.engine.ragged import Ragged
+from thresher.engine.weights import Affine, Convolution, Layer, Norm, Weights
 
 Product = Callable[[Tensor, Affine], Tensor]  # (rows, in) -> (rows, out)
 
@@ -46,3 +47,26 @@ def embedded(weights: Weights, ids: Tensor, rows: Tensor, types: Tensor | None) 
         total = total + (weights.token_type[0] if types is None else F.embedding(types, weights.token_type))
     hidden = normed(total, weights.embedding_norm)
     return hidden if weights.projection is None else linear(hidden, weights.projection)
+
+
+def convolved(convolution: Convolution | None, hidden: Tensor, runs: Ragged) -> Tensor | None:
+    """What a layer's convolution makes of its input, inside each run; None where it has none. hidden: as many rows as
+    the runs have, or more, which mean nothing."""
+    if convolution is None:
+        return None
+    padding = convolution.weight.shape[-1] // 2
+    found = torch.zeros_like(hidden)
+    for into, run in zip(
+        torch.split(found[: len(runs.positions)], runs.lengths.tolist()),
+        torch.split(hidden[: len(runs.positions)].to(convolution.weight.dtype), runs.lengths.tolist()),
+        strict=True,
+    ):
+        made = F.conv1d(run.t()[None], convolution.weight, convolution.bias, padding=padding, groups=convolution.groups)
+        into.copy_(convolution.activation(made[0].t()))
+    return found
+
+
+def joined(convolution: Convolution | None, hidden: Tensor, beside: Tensor) -> Tensor:
+    """The layer's output, with what its convolution gave. (rows, width) each."""
+    assert convolution is not None  # it gave something
+    return normed((hidden + beside).to(convolution.weight.dtype), convolution.norm).to(hidden.dtype)

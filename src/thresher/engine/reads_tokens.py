@@ -12,6 +12,7 @@ from thresher.engine.executor import Executor
 from thresher.engine.forks import check_process
 from thresher.engine.of_tokens import (
     Answer,
+    Computed,
     Tagged,
     answers_in,
     is_words,
@@ -19,13 +20,15 @@ from thresher.engine.of_tokens import (
     windows_of_questions,
     windows_of_texts,
 )
-from thresher.engine.stream import TextStream
+from thresher.engine.stream import Group, TextStream
+from thresher.engine.token_answers import TokenAnswers
 from thresher.engine.token_stream import MakeWindows, TokenStream
 from thresher.errors import ConfigError, DataError, ModelError
 from thresher.models.heads import SPAN_OUTPUTS
 from thresher.text import shown
 from thresher.tokenizing.spans import LONGEST, N_BEST
 from thresher.tokenizing.tokens import Tokens
+from thresher.tokenizing.windows import Windows
 
 Words = Sequence[str]  # a text as its words
 
@@ -101,7 +104,30 @@ class ReadsTokens:
 
     def window_tokens(self, items: Sequence[Any]) -> Tokens:
         """The windows of texts like those that will come, as an executor gets them."""
-        return self._token_stream.windows(items, self._make()).tokens
+        return self.windows(items).tokens
+
+    def windows(self, items: Sequence[Any]) -> Windows:
+        """Texts, or (question, context) pairs, in windows: with `begin` and `finish_tokens` the steps of `answer`."""
+        return self._token_stream.windows(items, self._make())
+
+    def answers_of(self, windows: Windows, given: TokenAnswers, items: Sequence[Any], *, n_best: int = N_BEST) -> Any:
+        """What the outputs of windows say of the items they are of: an `Answer`, or a `Tagged`, for each."""
+        problems = {item: problem.says for item, problem in windows.problems.items()}
+        for number, says in given.problems.items():
+            problems.setdefault(int(windows.rows[number]), says)
+        computed = Computed(windows, given.outputs, given.kept, problems)
+        if self.head.means == "tags":
+            return tagged_in(computed, items, self.labels)
+        threshold = _threshold(self.head.null_threshold)
+        contexts = [context for _, context in items]
+        return answers_in(computed, contexts, n_best=n_best, longest=LONGEST, null_threshold=threshold)
+
+    def finish_tokens(self, begun: Group) -> TokenAnswers:
+        """The outputs of every token of what was launched."""
+        outputs, kept, problems = self._stream.finish_tokens(begun, width=self._token_outputs)
+        bounds = begun.tokens.starts.tolist()
+        rows = tuple(outputs[low:high] for low, high in zip(bounds[:-1], bounds[1:], strict=True))
+        return TokenAnswers(self.head, rows, kept, begun.tokens.lengths, begun.tokens.truncated, problems)
 
     def _computed(self, items: Any, make: Any, max_tokens: int | None, window: int | None) -> Any:
         check_process(self._process, self.executor.device)
@@ -112,7 +138,11 @@ class ReadsTokens:
 
     @functools.cached_property
     def _token_stream(self) -> TokenStream:
-        return TokenStream(self._stream, outputs=SPAN_OUTPUTS if self.head.means == "span" else len(self.labels))
+        return TokenStream(self._stream, outputs=self._token_outputs)
+
+    @property
+    def _token_outputs(self) -> int:
+        return SPAN_OUTPUTS if self.head.means == "span" else len(self.labels)
 
     def _make(self) -> MakeWindows:
         own = windows_of_questions if self.head.means == "span" else windows_of_texts

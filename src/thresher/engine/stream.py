@@ -151,10 +151,15 @@ class TextStream:
     ) -> tuple[Outputs, NDArray[np.int32], dict[int, str]]:
         """Of a head that reads every token: its outputs (total, width), zeros where there is a problem; what each layer
         kept (texts, layers); and problems, by the text's number."""
+        return self.finish_tokens(self.begin(tokens, max_tokens), width=width)
+
+    def finish_tokens(self, group: Group, *, width: int) -> tuple[Outputs, NDArray[np.int32], dict[int, str]]:
+        """The same of texts that were launched."""
+        tokens = group.tokens
         outputs = np.zeros((tokens.total, width), np.float32)
         kept = np.zeros((len(tokens), self.executor.shape.layers), np.int32)
         problems: dict[int, str] = {}
-        for batch in self.begin(tokens, max_tokens).batches:
+        for batch in group.batches:
             for numbers, found in self._computed(tokens, batch, problems):
                 places = np.concatenate([np.arange(*tokens.starts[number : number + 2]) for number in numbers.tolist()])
                 outputs[places], kept[numbers] = found.outputs.numpy(), found.kept.numpy()

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from thresher.core.cost import EncoderShape
 from thresher.core.layer import LayerSpec
+from thresher.core.places import Relative
 from thresher.core.scores import at_least_float32
 from thresher.engine.ragged import Ragged
-from thresher.models.adapter import LayerParts
+from thresher.models.adapter import ConvolutionParts, Family
 from thresher.models.attach import encoder_shape
 from thresher.models.heads import head_of
 from thresher.models.registry import family_of
@@ -49,6 +50,19 @@ class Layer:
     ffn_in: Affine  # width -> ffn_width; where it is gated, twice that: what is activated, and the gate
     ffn_out: Affine
     output_norm: Norm | None
+    relative: Relative | None = None  # made once: embeddings of distances are the same for all texts
+    convolution: "Convolution | None" = None
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Over a layer's input, added to its output before the norm. weight: (width, width / groups, kernel)."""
+
+    weight: Tensor
+    bias: Tensor
+    groups: int
+    activation: Callable[[Tensor], Tensor]
+    norm: Norm
 
 
 @dataclass(frozen=True)
@@ -142,7 +156,10 @@ def read_weights(model: Any) -> Weights:
     family, base = family_of(model), model.base_model
     embedding = family.embeddings(base)
     position = None if embedding.position is None else _copy(embedding.position.weight)
-    made = {module: _layer(family.parts(module)) for module in family.layers(base)}  # ALBERT's passes share one
+    made = {module: _layer(family, module, family.distances(base)) for module in family.layers(base)}
+    layers = [made[module] for module in family.layer_sequence(base)]  # ALBERT's passes share one
+    if (beside := family.convolution(base)) is not None:
+        layers[0] = replace(layers[0], spec=family.specs(base)[0], convolution=_convolution(beside))
     bias = None
     if family.distance_bias is not None:
         distances = torch.arange(1 - embedding.positions, embedding.positions, device=embedding.word.weight.device)
@@ -156,7 +173,7 @@ def read_weights(model: Any) -> Weights:
         token_type=None if embedding.token_type is None else _copy(embedding.token_type.weight),
         embedding_norm=_norm(embedding.norm),
         projection=None if embedding.projection is None else _affine(embedding.projection),
-        layers=[made[module] for module in family.layer_sequence(base)],
+        layers=layers,
         final_norm=None if family.final_norm is None else _norm(family.final_norm(base)),
         distance_bias=bias,
         head=_head(model, family),
@@ -170,10 +187,10 @@ def converted(weights: Weights, *, dtype: torch.dtype, device: str) -> Weights:
 
     def convert(part: Any) -> Any:
         if isinstance(part, Tensor):
-            return part.to(device, dtype)
+            return part.to(device, dtype) if part.is_floating_point() else part.to(device)
         if isinstance(part, list):
             return [convert(item) for item in part]
-        if isinstance(part, Affine | Norm | Layer | HeadWeights | Weights):
+        if isinstance(part, Affine | Norm | Relative | Convolution | Layer | HeadWeights | Weights):
             if id(part) not in seen:
                 values = {item.name: convert(getattr(part, item.name)) for item in fields(part)}
                 seen[id(part)] = replace(part, **values)
@@ -194,7 +211,12 @@ def _head(model: Any, family: Any) -> HeadWeights:
     return HeadWeights(head.reads, dense, parts.activation, norm, _affine(parts.output))
 
 
-def _layer(parts: LayerParts) -> Layer:
+def _layer(family: Family, module: nn.Module, distances: Tensor | None) -> Layer:
+    parts, relative = family.parts(module), None
+    if family.relative is not None and distances is not None and parts.spec.relative_rows:
+        found = family.relative(module, distances)
+        keys, queries = (None if part is None else _copy(part) for part in (found.keys, found.queries))
+        relative = Relative(keys, queries, found.rows)
     return Layer(
         spec=parts.spec,
         qkv=_affine(*parts.qkv),
@@ -203,7 +225,14 @@ def _layer(parts: LayerParts) -> Layer:
         ffn_in=_affine(*parts.ffn_in),
         ffn_out=_affine(parts.ffn_out),
         output_norm=_norm_or_identity(parts.output_norm),
+        relative=relative,
     )
+
+
+def _convolution(parts: ConvolutionParts) -> Convolution:
+    module = parts.convolution
+    bias = module.weight.new_zeros(module.out_channels) if module.bias is None else module.bias
+    return Convolution(_copy(module.weight), _copy(bias), module.groups, parts.activation, _norm(parts.norm))
 
 
 def _affine(*linears: nn.Linear) -> Affine:

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from thresher.core.layer import BERT_LIKE, attention_input, check_features, finish
+from thresher.core.layer import attention_input, finish
 from thresher.engine.backends.reference import DTYPES
 from thresher.engine.plain import embedded, linear, normed, steps_of
 from thresher.engine.ragged import Ragged
+from thresher.engine.supported import check_supported
 from thresher.engine.weights import Weights, converted
 
 
@@ -30,7 +31,7 @@ class UnpaddedDense:
     """`attention` says which kind runs: torch's for runs of many lengths, or SDPA of one text after the other."""
 
     def __init__(self, weights: Weights, *, dtype: str, device: str) -> None:
-        check_features(weights.specs, BERT_LIKE, who="the unpadded rival", instead="measure against the padded model")
+        check_supported("unpadded rival", weights.specs)
         self.device = device
         self.weights = converted(weights, dtype=DTYPES[dtype], device=device)
         self.varlen, self.attention = _varlen(weights, dtype, device)

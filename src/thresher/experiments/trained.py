@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +66,31 @@ def folder_name(*parts: Any, settings: dict[str, Any], origin: Sequence[str]) ->
     return "-".join([*map(str, parts), digest[:DIGITS]])
 
 
-def measure_trained(key: Key, setting: Setting) -> Row | None:
-    """One row, or None where the deadline came first: the run then goes on from its last saved state."""
-    out = trained_run(key, setting)
+Fields = Callable[[str, dict[str, float]], Row]  # what a record says of a version, dense or pruned, by its metrics
+
+
+def measure_trained(
+    key: Key,
+    setting: Setting,
+    *,
+    rows: Sequence[str] | None = None,
+    name: str | None = None,
+    fields: Fields = lambda version, metrics: {},
+) -> Row | None:
+    """One row, or None where the deadline came first: the run then goes on from its last saved state. `rows` and `name`
+    as in `trained_run`; `fields` adds metrics beside the score."""
+    out = trained_run(key, setting, rows=rows, name=name)
     if out is None:
         return None
     setting.leftovers.append(out)  # a hundred models would fill the disk
     manifest = json.loads((out / "thresher.json").read_text(encoding="utf-8"))
-    return {**row_of(manifest), "command": shown(key, setting.config)}
+    return {**row_of(manifest), **fields_of(manifest, fields), "command": shown(key, setting.config)}
+
+
+def fields_of(manifest: dict[str, Any], fields: Fields) -> Row:
+    (found,) = manifest["quality"].values()
+    versions = (fields(version, found[version]["metrics"]) for version in ("dense", "pruned"))
+    return {name: value for one in versions for name, value in one.items()}
 
 
 def trained_run(

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from thresher.core.layer import BERT_LIKE, check_features
 from thresher.core.plan import PruningPlan
 from thresher.engine.executor import check_reads
+from thresher.engine.supported import check_supported
 from thresher.engine.weights import Weights
 from thresher.errors import ModelError
 from thresher.exporting.graph import IR_VERSION, OPSET, Graph
@@ -46,7 +46,7 @@ def build_model(weights: Weights, plan: PruningPlan, *, form: Form, embeds: bool
     """An ONNX model that drops what the plan says. `embeds`: its outputs are embeddings, not logits."""
     from onnx import TensorProto, helper, numpy_helper
 
-    check_features(weights.specs, BERT_LIKE, who="the ONNX export", instead="run it with the engine")
+    check_supported("export", weights.specs)
     check_plan(plan)
     graph = Graph(half=form.half)
     size: list[int | str] = [1 if form.one else "batch", "length"]

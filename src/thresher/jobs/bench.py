@@ -161,7 +161,7 @@ def bench(run: str | Path | BenchRequest, *, progress: "Silent | None" = None, *
     engines = parse_engines(request.engines, place, means_of(manifest) or "classes")
     if request.record is not None:
         check_appendable(request.record)
-    task, examples = _load_rows(request, manifest)
+    task, examples = load_rows(request, manifest)
     checked = _Checked(request, place, half, engines, task, examples)
     with quiet(), _threads(request.threads):
         result = _raced(checked, shown)
@@ -170,7 +170,7 @@ def bench(run: str | Path | BenchRequest, *, progress: "Silent | None" = None, *
     return result
 
 
-def _load_rows(request: BenchRequest, manifest: dict[str, Any]) -> "tuple[Task | None, list[Example]]":
+def load_rows(request: BenchRequest, manifest: dict[str, Any]) -> "tuple[Task | None, list[Example]]":
     """The task, if there is one, and the rows of its first test split."""
     from thresher.models.pairs import means_of
     from thresher.tasks.files import read_texts

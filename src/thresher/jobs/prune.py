@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from thresher.config import PruneConfig
 from thresher.jobs.measure import Version, measure, plain, remarks_on, remember_threshold_
-from thresher.jobs.places import alone, check_output
+from thresher.jobs.places import alone
 from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note, asked, heard
 from thresher.jobs.settings import PRUNE_SETTINGS, TRAIN_SETTINGS
-from thresher.jobs.training import Job, TrainingRequest, job_of, load_model, prune_config, save_run
+from thresher.jobs.training import Job, TrainingRequest, gated_model, job_of, save_run
 
 if TYPE_CHECKING:
     from thresher.evaluation.quality import Quality
@@ -80,15 +80,9 @@ def trained_as(kind: type[T], model: object, given: dict[str, Any]) -> T:
 
 def run_job(job: Job, progress: "Silent", note: Note) -> PruneResult | None:
     """Learn, measure and save; returns the result in the first process and None in the others."""
-    from thresher.models.attach import prune_
-    from thresher.models.defaults import mean_by_
-    from thresher.models.heads import head_of
     from thresher.training.trainer import Trainer
 
-    check_output(job)
-    model, tokenizer, finetune = load_model(job)
-    mean_by_(model, job.task.spec.means)
-    prune_(model, prune_config(job.prune, tokenizer, head_of(model)))
+    model, tokenizer, finetune = gated_model(job)
     trainer = Trainer(
         model,
         tokenizer,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from thresher.config import SearchConfig
 from thresher.errors import ConfigError
 from thresher.jobs.measure import Version, measure, plain, remarks_on, remember_threshold_
-from thresher.jobs.places import alone, check_output
+from thresher.jobs.places import alone
 from thresher.jobs.prune import trained_as
 from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note, heard
 from thresher.jobs.settings import SEARCH_SETTINGS, search_settings
-from thresher.jobs.training import Job, TrainingRequest, configured, job_of, load_model, prune_config, save_run
+from thresher.jobs.training import Job, TrainingRequest, configured, gated_model, job_of, save_run
 
 if TYPE_CHECKING:
     from thresher.evaluation.quality import Quality
@@ -93,15 +93,9 @@ def search(
 
 
 def _search_job(job: Job, limits: SearchConfig, progress: "Silent", note: Note) -> SearchResult:
-    from thresher.models.attach import prune_
-    from thresher.models.defaults import mean_by_
-    from thresher.models.heads import head_of
     from thresher.training.search.chain import search as find
 
-    check_output(job)
-    model, tokenizer, finetune = load_model(job)
-    mean_by_(model, job.task.spec.means)
-    prune_(model, prune_config(job.prune, tokenizer, head_of(model)))
+    model, tokenizer, finetune = gated_model(job)
     if not job.resume:
         shutil.rmtree(job.work, ignore_errors=True)
     note(f"data: {job.task.source}")

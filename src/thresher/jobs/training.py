@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from thresher.config import QUESTION_WINDOW, PruneConfig, TrainConfig, read_toml
 from thresher.errors import ConfigError, ModelError
-from thresher.jobs.places import check_dense, pick_device
+from thresher.jobs.places import check_dense, check_output, pick_device
 from thresher.jobs.rows import TrainingRows
 from thresher.jobs.settings import resolve, split_settings
 from thresher.workplace import work_of
@@ -115,6 +115,19 @@ def _judged(task: "Task") -> "Task":
         if labelled(rows, name=task.spec.name):
             task.spec.truth(rows)
     return task
+
+
+def gated_model(job: Job) -> tuple[Any, Any, bool]:
+    """What `load_model` gives, with gates; before anything is loaded, `out` is found to be a place for it."""
+    from thresher.models.attach import prune_
+    from thresher.models.defaults import mean_by_
+    from thresher.models.heads import head_of
+
+    check_output(job)
+    model, tokenizer, finetune = load_model(job)
+    mean_by_(model, job.task.spec.means)
+    prune_(model, prune_config(job.prune, tokenizer, head_of(model)))
+    return model, tokenizer, finetune
 
 
 def load_model(job: Job) -> tuple[Any, Any, bool]:

@@ -6,13 +6,16 @@ stable interface of the host library, because saved checkpoints depend on them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from thresher.core.cost import EncoderShape
-from thresher.core.layer import LayerSpec
+from thresher.core.layer import POSITION_NAMES, POST_NORM, LayerSpec
+from thresher.core.places import Relative
+
+BERT = frozenset({POST_NORM, POSITION_NAMES["table"]})
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class LayerParts:
     attention_output_dropout: float
     ffn_dropout: float
     inner_dropout: float = 0.0
+    distance_dropout: float = 0.0  # of the embeddings of distances
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,18 @@ class EmbeddingParts:
             assert self.longest is not None  # a family has one or the other
             return self.longest
         return self.position.num_embeddings - self.position_offset
+
+
+@dataclass(frozen=True)
+class ConvolutionParts:
+    """A convolution over the first layer's input, which is added to its output before another norm. `module` is what
+    the stock encoder calls for it."""
+
+    module: nn.Module
+    convolution: nn.Conv1d
+    activation: Callable[[Tensor], Tensor]
+    norm: nn.Module
+    dropout: float
 
 
 @dataclass(frozen=True)
@@ -100,12 +116,15 @@ def plain_rotary(parameters: dict[str, Any]) -> str | None:
 class Family:
     """A group of model types that share layer code.
 
+    `features` are those that layers of the family may have, for whoever asks before there is a model.
     `layers` lists the distinct layer modules of a base model; `sequence` names the one of each pass, where that
     differs (ALBERT runs one module many times). `position_bias` finds the additive bias (batch, heads, queries, keys)
     among the arguments the stock encoder gives a layer, and `wrap` returns a layer's output as that encoder expects it.
     `distance_bias(base, distances)` computes the same bias as (..., heads) from key position minus query position.
-    `final_norm` finds the norm after the last layer, where there is one. `refusal` says why a configuration of the
-    family cannot be computed, if it cannot.
+    `distances(base)` finds the embeddings of distances (rows, width), which the stock encoder also gives every layer as
+    `rel_embeddings`, and `relative(layer, them)` what a layer makes of them. `convolution` finds the one beside the
+    first layer. `final_norm` finds the norm after the last layer, where there is one. `refusal` says why a
+    configuration of the family cannot be computed, if it cannot.
     """
 
     model_types: tuple[str, ...]
@@ -113,8 +132,12 @@ class Family:
     parts: Callable[[nn.Module], LayerParts]
     embeddings: Callable[[nn.Module], EmbeddingParts]
     head: Callable[[nn.Module], HeadParts]
+    features: frozenset[str] = BERT
     sequence: Callable[[nn.Module], list[nn.Module]] | None = None
     token_head: Callable[[Any, str], HeadParts] = token_head
+    distances: Callable[[nn.Module], Tensor | None] = lambda base: None
+    relative: Callable[[nn.Module, Tensor], Relative] | None = None
+    convolution: Callable[[nn.Module], ConvolutionParts | None] = lambda base: None
     final_norm: Callable[[nn.Module], nn.LayerNorm] | None = None
     refusal: Callable[[Any], str | None] = lambda config: None
     distance_bias: Callable[[nn.Module, Tensor], Tensor] | None = None
@@ -128,5 +151,11 @@ class Family:
     def layer_passes(self, base: nn.Module) -> int:
         return len(self.layer_sequence(base))
 
+    def specs(self, base: nn.Module) -> list[LayerSpec]:
+        """Of every pass."""
+        first, *rest = [self.parts(layer).spec for layer in self.layer_sequence(base)]
+        beside = self.convolution(base)
+        return [first if beside is None else replace(first, kernel=beside.convolution.kernel_size[0]), *rest]
+
     def shape(self, base: nn.Module) -> EncoderShape:
-        return EncoderShape.of([self.parts(layer).spec for layer in self.layer_sequence(base)])
+        return EncoderShape.of(self.specs(base))

@@ -19,9 +19,9 @@ from thresher.config import PruneConfig, trained_length
 from thresher.core.cost import EncoderShape
 from thresher.core.gates import ramp
 from thresher.core.layer import Steps, attention_input, finish, inner_states
-from thresher.core.places import placed
+from thresher.core.places import Relative, placed
 from thresher.errors import ConfigError, ModelError
-from thresher.models.adapter import Family, LayerParts
+from thresher.models.adapter import ConvolutionParts, Family, LayerParts
 from thresher.models.attention import attention
 from thresher.models.gating import Gates
 from thresher.models.heads import head_of
@@ -49,9 +49,13 @@ def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
     thresholds = ramp(config.ramp, layers=layers, final=config.final_threshold, collapse_last=config.collapse_last)
     gates = Gates(config, thresholds, restores=head.restores).to(next(model.parameters()).device)
     base.add_module(GATES_NAME, gates)
-    for layer in family.layers(base):
-        layer.__class__ = _pruned_class(type(layer))
-        layer._thresher = (family, gates)  # type: ignore[assignment]
+    beside = family.convolution(base)
+    for index, layer in enumerate(family.layers(base)):
+        layer.__class__ = _pruned_class(type(layer), PrunedLayer)
+        layer._thresher = (family, gates, beside if index == 0 else None)  # type: ignore[assignment]
+    if beside is not None:
+        beside.module.__class__ = _pruned_class(type(beside.module), DoneBefore)
+        beside.module._thresher = gates
     before = base.register_forward_pre_hook(_begin_forward, with_kwargs=True)
     setattr(base, _HOOKS_NAME, (before, base.register_forward_hook(_end_forward)))
 
@@ -64,9 +68,11 @@ def unprune_(model: nn.Module) -> None:
         hook.remove()
     delattr(base, _HOOKS_NAME)
     delattr(base, GATES_NAME)
-    for layer in family_named(base.config.model_type).layers(base):  # type: ignore[union-attr, arg-type]
-        layer.__class__ = type(layer).__mro__[2]
-        del layer._thresher
+    family = family_named(base.config.model_type)  # type: ignore[union-attr, arg-type]
+    beside = family.convolution(base)
+    for module in [*family.layers(base), *([] if beside is None else [beside.module])]:
+        module.__class__ = type(module).__mro__[2]
+        del module._thresher
 
 
 def gates_of(model: nn.Module) -> Gates:
@@ -99,7 +105,16 @@ def encoder_shape(model: nn.Module) -> EncoderShape:
     return family_named(base.config.model_type).shape(base)  # type: ignore[union-attr, arg-type]
 
 
-def pruned_layer(parts: LayerParts, hidden: Tensor, *, gates: Gates, bias: Tensor | None, training: bool) -> Tensor:
+def pruned_layer(
+    parts: LayerParts,
+    hidden: Tensor,
+    *,
+    gates: Gates,
+    bias: Tensor | None,
+    training: bool,
+    relative: Relative | None = None,
+    beside: ConvolutionParts | None = None,
+) -> Tensor:
     """One encoder layer whose attention sees live tokens only. hidden: (batch, tokens, width)."""
     batch, tokens, _ = hidden.shape
     spec, steps = parts.spec, layer_steps(parts, training=training)
@@ -109,12 +124,23 @@ def pruned_layer(parts: LayerParts, hidden: Tensor, *, gates: Gates, bias: Tenso
     )
     places, dropout = gates.places(), parts.attention_dropout if training else 0.0
     query, key = placed(spec, query, key, places, places)
-    context, multiplier = attention(spec, query, key, value, gates=gates, bias=bias, dropout=dropout)
+    context, multiplier = attention(spec, query, key, value, gates=gates, bias=bias, relative=relative, dropout=dropout)
+    entered = hidden
     context, left = context.transpose(1, 2).reshape(batch, tokens, -1), gates.leave()
     if left is not None:
         context, hidden = taken(context, left), taken(hidden, left)
-    output = gates.handed_on(hidden, finish(spec, steps, context, hidden))
+    made = finish(spec, steps, context, hidden)
+    if beside is not None:
+        found = _convolved(beside, entered, training=training)
+        made = beside.norm(made + (found if left is None else taken(found, left)))
+    output = gates.handed_on(hidden, made)
     return output if multiplier is None else output * multiplier.unsqueeze(-1).to(output.dtype)
+
+
+def _convolved(beside: ConvolutionParts, hidden: Tensor, *, training: bool) -> Tensor:
+    """(batch, tokens, width) of the layer's input, in which padding is zeros."""
+    found = beside.convolution(hidden.transpose(1, 2)).transpose(1, 2)
+    return beside.activation(F.dropout(found, beside.dropout, training))
 
 
 def layer_steps(parts: LayerParts, *, training: bool) -> Steps[Tensor]:
@@ -141,30 +167,47 @@ def _outputs(linears: tuple[nn.Linear, ...], values: Tensor, *, parts: int) -> S
 class PrunedLayer(nn.Module):
     """Changes only `forward`: attention over live tokens, then the gates decide. Off means the stock forward."""
 
-    _thresher: tuple[Family, Gates]
+    _thresher: tuple[Family, Gates, ConvolutionParts | None]
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        family, gates = self._thresher
+        family, gates, beside = self._thresher
         if gates.mode == "off":
             return super().forward(hidden_states, *args, **kwargs)
+        parts, relative = family.parts(self), None
+        if family.relative is not None and parts.spec.relative_rows:
+            distances = F.dropout(kwargs["rel_embeddings"], parts.distance_dropout, self.training)
+            relative = family.relative(self, distances)
         output = pruned_layer(
-            family.parts(self),
+            parts,
             hidden_states,
             gates=gates,
             bias=family.position_bias(args[1:], kwargs),  # args[0] is the stock attention mask
             training=self.training,
+            relative=relative,
+            beside=beside,
         )
         return family.wrap(output)
+
+
+class DoneBefore(nn.Module):
+    """What the stock encoder does after the first layer, and a pruned first layer itself: before tokens leave it."""
+
+    _thresher: Gates
+
+    def forward(self, hidden_states: Tensor, residual_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self._thresher.mode == "off":
+            return super().forward(hidden_states, residual_states, *args, **kwargs)
+        return residual_states
 
 
 _PRUNED_CLASSES: dict[type[nn.Module], type[nn.Module]] = {}
 
 
-def _pruned_class(layer_class: type[nn.Module]) -> type[nn.Module]:
+def _pruned_class(layer_class: type[nn.Module], ours: type[nn.Module]) -> type[nn.Module]:
     """One subclass per layer class, so that two pruned models of a family have layers of one class."""
     if layer_class not in _PRUNED_CLASSES:
         body = {"__module__": layer_class.__module__}
-        _PRUNED_CLASSES[layer_class] = type(f"Pruned{layer_class.__name__}", (PrunedLayer, layer_class), body)
+        _PRUNED_CLASSES[layer_class] = type(f"Pruned{layer_class.__name__}", (ours, layer_class), body)
     return _PRUNED_CLASSES[layer_class]
 
 

@@ -5,24 +5,33 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.core.layer import LayerSpec
-from thresher.core.places import in_window, logits_of
+from thresher.core.places import Relative, in_window, logits_of
 from thresher.core.scores import keys_seen
 from thresher.models.gating import Gates
 
 
 def attention(
-    spec: LayerSpec, query: Tensor, key: Tensor, value: Tensor, *, gates: Gates, bias: Tensor | None, dropout: float
+    spec: LayerSpec,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    gates: Gates,
+    dropout: float,
+    bias: Tensor | None = None,
+    relative: Relative | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """What every token is given by the live ones, and what the layer's output is multiplied by, if anything.
 
     query, key, value: (batch, heads, tokens, width of a head), queries and keys as `placed` gives them; bias: (batch,
     heads, tokens, tokens), by original positions -> (batch, heads, tokens, width of a head), (batch, tokens).
     """
-    apart = gates.mode == "hard" and bias is None and value.is_cuda and value.dtype == torch.bfloat16
+    plain = bias is None and relative is None
+    apart = gates.mode == "hard" and plain and value.is_cuda and value.dtype == torch.bfloat16
     if apart:
         return scored_apart(spec, query, key, value, gates=gates, dropout=dropout), None
     with torch.autocast(value.device.type, enabled=False):
-        probabilities = _probabilities(spec, query, key, gates=gates, bias=bias)
+        probabilities = _probabilities(spec, query, key, gates=gates, bias=bias, relative=relative)
         multiplier = gates.decide(probabilities, value)
     return F.dropout(probabilities, dropout).to(value.dtype) @ value, multiplier
 
@@ -40,8 +49,16 @@ def scored_apart(spec: LayerSpec, query: Tensor, key: Tensor, value: Tensor, *, 
     return context
 
 
-def _probabilities(spec: LayerSpec, query: Tensor, key: Tensor, *, gates: Gates, bias: Tensor | None) -> Tensor:
+def _probabilities(
+    spec: LayerSpec,
+    query: Tensor,
+    key: Tensor,
+    *,
+    gates: Gates,
+    bias: Tensor | None,
+    relative: Relative | None = None,
+) -> Tensor:
     """(batch, heads, tokens, tokens), in float32 or better."""
     places = gates.places()
-    logits = logits_of(spec, query, key, places, places)
+    logits = logits_of(spec, query, key, places, places, relative=relative)
     return gates.probabilities(logits if bias is None else logits + gates.bias(bias), in_window(spec, places, places))

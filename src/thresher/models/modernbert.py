@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from thresher.core.layer import LayerSpec
+from thresher.core.layer import GATED, POSITION_NAMES, PRE_NORM, WINDOW, LayerSpec
 from thresher.models.adapter import EmbeddingParts, Family, HeadParts, LayerParts, plain_rotary
 
 LOCAL, KINDS = "sliding_attention", ("full_attention", "sliding_attention")
@@ -79,6 +79,7 @@ FAMILY = Family(
     parts=_parts,
     embeddings=_embeddings,
     head=_head,
+    features=frozenset({PRE_NORM, GATED, WINDOW, POSITION_NAMES["rotary"]}),
     token_head=_head,
     final_norm=_final_norm,
     refusal=_refusal,

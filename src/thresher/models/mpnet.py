@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from thresher.core.layer import LayerSpec
+from thresher.core.layer import POSITION_NAMES, POST_NORM, LayerSpec
 from thresher.models.adapter import EmbeddingParts, Family, HeadParts, LayerParts
 
 
@@ -78,6 +78,7 @@ FAMILY = Family(
     parts=_parts,
     embeddings=_embeddings,
     head=_head,
+    features=frozenset({POST_NORM, POSITION_NAMES["distance"]}),
     distance_bias=_distance_bias,
     position_bias=_position_bias,
     wrap=_wrap,

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from thresher.core.layer import LayerSpec
+from thresher.core.layer import GATED, POSITION_NAMES, POST_NORM, LayerSpec
 from thresher.models.adapter import EmbeddingParts, Family, HeadParts, LayerParts, plain_rotary
 
 
@@ -63,5 +63,6 @@ FAMILY = Family(
     parts=_parts,
     embeddings=_embeddings,
     head=_head,
+    features=frozenset({POST_NORM, GATED, POSITION_NAMES["rotary"]}),
     refusal=_refusal,
 )

@@ -146,8 +146,8 @@ def _bench(record: Mapping[str, Any]) -> dict[str, Any]:
     where = f"{record['threads']} threads of {record['device']}" if record["device_type"] == "cpu" else record["device"]
     return {
         "about": f"{record['texts']:,} texts of {record['mean_length']:.1f} tokens, batch {record['batch_size']}, "
-        f"{where}; all in turn, median of {record['rounds']} rounds. Weights of all rows but thresher pruned: "
-        f"{record['rivals']}.",
+        f"{where}; all in turn, rounds: {record['rounds']}, of which the median. Weights of all rows but thresher "
+        f"pruned: {record['rivals']}.",
         "rows": [
             {
                 "engine": row["engine"],

@@ -8,6 +8,7 @@ from thresher.engine.answers import Answers
 from thresher.engine.engine import Engine
 from thresher.engine.executor import made_up_texts
 from thresher.engine.packed import PackedExecutor
+from thresher.engine.token_answers import TokenAnswers
 from thresher.errors import ModelError
 from thresher.tokenizing.tokens import Tokens
 
@@ -30,9 +31,10 @@ class Computing:
         engine = self.engine if dial is None else self.at(dial)
         return engine, engine.begin(tokens)
 
-    def finish(self, begun: Any) -> Answers:
+    def finish(self, begun: Any) -> Answers | TokenAnswers:
         engine, group = begun
-        found: Answers = engine.finish(group)
+        found: Answers | TokenAnswers
+        found = engine.finish_tokens(group) if engine.head.reads == "tokens" else engine.finish(group)
         return found
 
     def at(self, dial: float) -> Engine:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from thresher.engine.answers import Answers
+from thresher.engine.token_answers import TokenAnswers
 from thresher.serving.computing import Computing
 from thresher.serving.gears import Measured
 from thresher.serving.worker import Batch
@@ -36,8 +37,15 @@ def stability_index(found: Any, deciles: Any) -> float:
     return float(((p - q) * np.log(p / q)).sum())
 
 
-def agreements(ours: Answers, dense: Answers) -> list[float]:
-    """One number for each text: 1 for the same decision, 0 for another; of embeddings the cosine."""
+def agreements(ours: Any, dense: Any) -> list[float]:
+    """One number for each text: 1 for the same decision, 0 for another; of embeddings the cosine, of tags the share of
+    tokens with the same one, and of answers whether start and end are likeliest where they were."""
+    if ours.head.means == "tags":
+        both = zip(ours.rows, dense.rows, strict=True)
+        return [float((a.argmax(axis=1) == b.argmax(axis=1)).mean()) for a, b in both]
+    if ours.head.means == "span":
+        both = zip(ours.rows, dense.rows, strict=True)
+        return [float((a.argmax(axis=0) == b.argmax(axis=0)).all()) for a, b in both]
     if ours.head.means == "classes":
         return [float(value) for value in ours.classes == dense.classes]
     if ours.head.means == "labels":
@@ -64,7 +72,7 @@ class DriftGuard:
         self.in_flight = computing.in_flight
         self._kept: deque[float] = deque(maxlen=RECENT)
         self._agreed: deque[float] = deque(maxlen=SHADOWED)
-        self._shadow: deque[tuple[Tokens, Answers]] = deque(maxlen=8 * AT_ONCE)
+        self._shadow: deque[tuple[Tokens, Answers | TokenAnswers]] = deque(maxlen=8 * AT_ONCE)
         self._random = random.Random(seed)
         self.drifted: str | None = None
         self.index: float | None = None
@@ -82,7 +90,7 @@ class DriftGuard:
     def begin(self, tokens: Tokens, dial: float | None) -> Any:
         return self._computing.begin(tokens, 0.0 if self.dense else dial)
 
-    def finish(self, begun: Any) -> Answers:
+    def finish(self, begun: Any) -> Answers | TokenAnswers:
         return self._computing.finish(begun)
 
     def add(self, batch: Batch) -> None:
@@ -106,7 +114,8 @@ class DriftGuard:
             return
         noted = [self._shadow.popleft() for _ in range(min(AT_ONCE, len(self._shadow)))]
         dense = self._computing.finish(self._computing.begin(Tokens.joined([tokens for tokens, _ in noted]), 0.0))
-        self._agreed.extend(agreements(Answers.joined([answers for _, answers in noted]), dense))
+        ours: list[Any] = [answers for _, answers in noted]
+        self._agreed.extend(agreements(type(ours[0]).joined(ours), dense))
         if self.measured is None or len(self._agreed) < LEAST_SHADOWED:
             return
         expected = self.measured.gears[0].agreement

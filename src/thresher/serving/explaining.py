@@ -1,5 +1,6 @@
 """Which layer dropped which token of a text, with the characters that each token is of."""
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from thresher.engine.answers import Answers
+from thresher.engine.token_answers import TokenAnswers
 from thresher.engine.windows import Item
 from thresher.serving.errors import BadRequest
 from thresher.serving.run import ServedRun, check_texts, kept_ratios
@@ -30,12 +32,15 @@ class Piece:
 @dataclass(frozen=True)
 class Explained:
     """One text with its pieces. layers: of the model; deciding: layers that a token can survive before only first
-    tokens are read; answers: of this text alone."""
+    tokens are read; answers: of this text alone, computed in `seconds`; read: what a head that reads every token says
+    of it."""
 
     pieces: list[Piece]
     layers: int
     deciding: int
-    answers: Answers
+    answers: Answers | TokenAnswers
+    seconds: float
+    read: Any = None
 
     @property
     def kept_ratio(self) -> float:
@@ -54,18 +59,46 @@ class Explained:
 
 def explain_items(run: ServedRun, items: Sequence[Item], *, dial: float) -> list[Explained]:
     """Computed once more, on the CPU; a text that cannot be read is a BadRequest."""
+    if run.engine.head.reads == "tokens":
+        return [_explain_window(run, item, dial) for item in items]
     tokens = run.engine.read(items)
     check_texts(tokens, truncate=True, longest=run.engine.max_length)
     engine = run.computing.explaining(dial)
     executor: Any = engine.executor
     with in_turn(run):
+        began = time.perf_counter()
         answers = engine.finish(engine.begin(tokens))
+        seconds = time.perf_counter() - began
         _, dropped = executor.trace(executor.pack(tokens))
     found = []
     for number, item in enumerate(items):
         pieces = _pieces(run, item, tokens, number, dropped[number])
-        found.append(Explained(pieces, executor.shape.layers, executor.plan.alone, answers.take([number])))
+        own = answers.take([number])
+        found.append(Explained(pieces, executor.shape.layers, executor.plan.alone, own, seconds / len(items)))
     return found
+
+
+def _explain_window(run: ServedRun, item: Item, dial: float) -> Explained:
+    """Of a head that reads every token: the first window of a text or a context, and the answers of all windows."""
+    windows = run.engine.windows([item])
+    check_texts(windows, truncate=True, longest=run.engine.max_length)
+    engine = run.computing.explaining(dial)
+    executor: Any = engine.executor
+    with in_turn(run):
+        began = time.perf_counter()
+        answers = engine.finish_tokens(engine.begin(windows.tokens))
+        seconds = time.perf_counter() - began
+        first = windows.tokens.between(0, 1)
+        _, (dropped,) = executor.trace(executor.pack(first))
+    part = 1 if isinstance(item, tuple) else 0
+    text = item[1] if isinstance(item, tuple) else item
+    names = engine.tokenizer.convert_ids_to_tokens(first.ids.tolist())
+    pieces = []
+    for name, (start, end), at in zip(names, windows.offsets[: first.total].tolist(), dropped, strict=True):
+        inside = start >= 0
+        pieces.append(Piece(text[start:end], part, start, end, at) if inside else Piece(name, None, 0, 0, at))
+    found = engine.answers_of(windows, answers, [item])
+    return Explained(pieces, executor.shape.layers, executor.plan.layers, answers, seconds, found[0])
 
 
 def in_turn(run: ServedRun) -> AbstractContextManager[None]:

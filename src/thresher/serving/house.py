@@ -18,7 +18,7 @@ log = logging.getLogger("thresher.serving")
 INSTEAD = {
     "classes": "/predict or /classify",
     "labels": "/predict or /classify",
-    "value": "/predict",
+    "value": "/predict, or /rerank for a reranker",
     "score": "/rerank, /v2/rerank or /score",
     "embedding": "/embed or /v1/embeddings",
     "span": "/answer",

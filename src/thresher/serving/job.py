@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from thresher.engine.answers import Answers
+from thresher.engine.token_answers import TokenAnswers
 from thresher.serving.errors import ServingError
 from thresher.tokenizing.tokens import Tokens
 
@@ -26,22 +28,23 @@ class Job:
     error: ServingError | None = None
     over: bool = False
     waiting: int = 0  # tokens that are in the queue
-    _parts: list[tuple[list[int], Answers]] = field(default_factory=list)
+    _parts: list[tuple[list[int], Answers | TokenAnswers]] = field(default_factory=list)
     _missing: int = 0
 
     def __post_init__(self) -> None:
         self.waiting, self._missing = self.tokens.total, len(self.tokens)
 
-    def add(self, numbers: list[int], answers: Answers) -> bool:
+    def add(self, numbers: list[int], answers: Answers | TokenAnswers) -> bool:
         """Some texts, by their numbers in the request, are answered; whether all are now."""
         self._parts.append((numbers, answers))
         self._missing -= len(numbers)
         return self._missing == 0
 
-    def answers(self) -> Answers:
-        """All of them, in the request's order."""
+    def answers(self) -> Any:
+        """All of them, in the request's order: Answers, or TokenAnswers of a head that reads every token."""
         order = np.argsort([number for numbers, _ in self._parts for number in numbers])
-        return Answers.joined([part for _, part in self._parts]).take(order)
+        parts: list[Any] = [part for _, part in self._parts]
+        return type(parts[0]).joined(parts).take(order)
 
 
 @dataclass(frozen=True, order=True)

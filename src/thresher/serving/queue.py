@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from thresher.engine.windows import batches_of_lengths
-from thresher.serving.errors import Expired, Overloaded, ServingError, TooLarge, Unhealthy
+from thresher.serving.errors import EmptyRequest, Expired, Overloaded, ServingError, TooLarge, Unhealthy
 from thresher.serving.job import Job, Waiting
 from thresher.serving.pace import Pace
 
@@ -76,6 +76,8 @@ class WorkQueue:
 
     def put(self, job: Job) -> None:
         """Let all of a request in, or none of it."""
+        if not len(job.tokens):
+            raise EmptyRequest("there is nothing to compute; give at least one text")  # it would never end
         with self._changed:
             self.check(job.tokens.total, job.deadline, degrade=job.degrade)
             before = 0

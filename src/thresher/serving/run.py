@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from thresher.engine.answers import Answers
 from thresher.engine.engine import Engine
 from thresher.errors import ConfigError
 from thresher.serving.computing import Computing
@@ -32,6 +31,7 @@ from thresher.serving.pace import Pace
 from thresher.serving.queue import Limits, WorkQueue
 from thresher.serving.worker import Batch, Turns, Worker
 from thresher.tokenizing.tokens import Tokens
+from thresher.tokenizing.windows import Windows
 from thresher.workplace import expanded
 
 QUICK = 4096  # characters that are tokenized at once; more are handed to a thread, so that others need not wait
@@ -79,12 +79,13 @@ class Ask:
 class Served:
     """Answers, and where their time went, in seconds. `dial`: the highest that any text was computed at."""
 
-    answers: Answers
+    answers: Any  # Answers, or of a head that reads every token, TokenAnswers of the windows
     dial: float
     characters: int
     tokenizing_s: float
     queue_s: float
     engine_s: float
+    windows: Windows | None = None
 
     @property
     def tokens(self) -> int:
@@ -96,7 +97,7 @@ class Served:
         return float(kept_ratios(self.answers).mean())
 
 
-def kept_ratios(answers: Answers) -> Any:
+def kept_ratios(answers: Any) -> Any:
     """(texts,) the share of a text's tokens that layers passed on, in their mean."""
     return answers.kept.sum(axis=1) / np.maximum(1, answers.tokens * answers.kept.shape[1])
 
@@ -178,10 +179,14 @@ class ServedRun:
         deadline = arrived + min(ask.timeout_s or limits.timeout_s, limits.timeout_s)
         characters = sum(sum(map(len, item)) if isinstance(item, tuple) else len(item) for item in items)
         longest = self.engine.max_length
-        least = min(max(len(items), characters // CHARACTERS_A_TOKEN), len(items) * longest)
+        least = max(len(items), characters // CHARACTERS_A_TOKEN)
+        if self.engine.head.reads != "tokens":  # these read all of a text, however long
+            least = min(least, len(items) * longest)
         self.queue.check(least, deadline, degrade=ask.degrade)
-        tokens = await self.read(items, characters, ask.prompt_name)
-        check_texts(tokens, truncate=ask.truncate, longest=longest)
+        found = await self.read(items, characters, ask.prompt_name)
+        windows = found if isinstance(found, Windows) else None
+        tokens = found.tokens if isinstance(found, Windows) else found
+        check_texts(tokens if windows is None else windows, truncate=ask.truncate, longest=longest)
         read = time.monotonic()
         job = await self._done(tokens, arrived, deadline, ask)
         answers, began, finished = job.answers(), job.began or read, job.finished or read
@@ -189,10 +194,10 @@ class ServedRun:
             number = min(answers.problems)
             raise Failed(f"text {number} cannot be computed: {answers.problems[number]}")
         dial = max(job.dials) if job.dials != {1.0} else self.setting.dial
-        return Served(answers, dial, characters, read - arrived, began - read, finished - began)
+        return Served(answers, dial, characters, read - arrived, began - read, finished - began, windows)
 
-    async def read(self, items: Sequence[Any], characters: int, prompt_name: str | None = None) -> Tokens:
-        """Tokens of a request's texts; of long ones in another thread."""
+    async def read(self, items: Sequence[Any], characters: int, prompt_name: str | None = None) -> Any:
+        """Tokens of a request's texts, or their windows; of long ones in another thread."""
         if characters <= QUICK:
             return self._read(items, prompt_name)
         if self._reading + characters > READING:
@@ -203,8 +208,10 @@ class ServedRun:
         finally:
             self._reading -= characters
 
-    def _read(self, items: Sequence[Any], prompt_name: str | None) -> Tokens:
+    def _read(self, items: Sequence[Any], prompt_name: str | None) -> Tokens | Windows:
         try:
+            if self.engine.head.reads == "tokens":
+                return self.engine.windows(items)
             if isinstance(items[0], list):
                 return self.engine.read_ids(items)
             return self.engine.read(items, prompt_name=prompt_name)
@@ -251,13 +258,13 @@ class ServedRun:
             watcher(self, batch)
 
 
-def check_texts(tokens: Tokens, *, truncate: bool, longest: int) -> None:
+def check_texts(tokens: Tokens | Windows, *, truncate: bool, longest: int) -> None:
     """One text that cannot be read is the whole request's error: it is answered whole or not at all."""
     if tokens.problems:
         number = min(tokens.problems)
         problem = tokens.problems[number]
         kind: type[ServingError] = BadText if problem.kind in ("unread", "nothing") else BadRequest
         raise kind(f"text {number}: {problem.says}")
-    if not truncate and tokens.truncated.any():
+    if isinstance(tokens, Tokens) and not truncate and tokens.truncated.any():
         number = int(tokens.truncated.argmax())
         raise BadRequest(f"text {number} has more than {longest} tokens, and truncate is false; shorten it")

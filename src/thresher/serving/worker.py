@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from thresher.engine.answers import Answers
+from thresher.engine.token_answers import TokenAnswers
 from thresher.errors import ModelError
 from thresher.serving.errors import Failed, ServingError, Unhealthy
 from thresher.serving.gears import Gear, GearBox
@@ -30,7 +31,7 @@ class Computes(Protocol):
     def begin(self, tokens: Tokens, dial: float | None) -> Any:
         """Launch texts; what is given back is for `finish`."""
 
-    def finish(self, begun: Any) -> Answers:
+    def finish(self, begun: Any) -> Answers | TokenAnswers:
         """Their answers, in their order."""
 
 
@@ -40,7 +41,7 @@ class Batch:
 
     texts: list[Waiting]
     tokens: Tokens
-    answers: Answers
+    answers: Answers | TokenAnswers
     gear: Gear
     seconds: float
     waited: list[float]
@@ -173,7 +174,7 @@ class Worker:
         waited = [(text.job.began or now) - text.job.arrived for text in flying.texts]
         self.watch(Batch(flying.texts, flying.tokens, answers, flying.gear, seconds, waited))
 
-    def _hand_out(self, texts: list[Waiting], answers: Answers) -> None:
+    def _hand_out(self, texts: list[Waiting], answers: Answers | TokenAnswers) -> None:
         places: dict[Job, list[int]] = {}
         for place, text in enumerate(texts):
             places.setdefault(text.job, []).append(place)

@@ -124,8 +124,35 @@ def load_file_task(
         spec = _spec(train, columns, labels, means=means, class_order=order_of(labels, class_names))
         kind = FileKind(spec, columns.read, lambda table: columns.examples(table, labels))
     key = query_of if means in ("score", "span") else fingerprint
+    parts = _parted(kind, kind.read(table), test=test, chosen_by=chosen_by, key=key)
+    _check_enough(train, kept=parts.kept, selection=parts.chosen, alone=test is None, means=means)
+    spec = kind.spec
+    _check_read_somewhere(spec, [parts.kept, parts.chosen, *parts.tests.values()], default=label_column == "label")
+    classes = f"; {spec.means} {listed(spec.labels)}" if spec.labels else ""
+    if spec.means == "value":
+        classes = _range_of(parts.kept, decided=regression is None)
+    source = f"{train}: {len(table.rows):,} rows, {parts.said}{classes}{leak_note(parts.leaked)}"
+    given = {"train": train, "test": test, "selection": chosen_by}
+    files = {name: {"path": str(path), "sha256": digest_of(path)} for name, path in given.items() if path is not None}
+    return Task(spec, parts.kept, parts.chosen, parts.tests, source, files=files)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Rows to train with, to choose by and to test on; how many of the first were among the last; all in words."""
+
+    kept: list[Example]
+    chosen: list[Example]
+    tests: dict[str, list[Example]]
+    leaked: int
+    said: str
+
+
+def _parted(
+    kind: FileKind, rows: list[Example], *, test: Path | None, chosen_by: Path | None, key: Callable[[Example], bytes]
+) -> _Parts:
+    """Test rows and selection rows out of their files, or held out of the training rows by `key`."""
     chosen = [] if chosen_by is None else kind.rows(chosen_by)
-    rows = kind.read(table)
     rows = _without(rows, chosen, key) if chosen else rows
     if test is None:
         rows, held = hold_out(rows, share=SELECTION_SHARE, at_most=SELECTION_AT_MOST, key=key)
@@ -136,25 +163,14 @@ def load_file_task(
         tested = f"{len(tests['test']):,} test rows from {test}"
     if chosen_by is None:
         kept, chosen, leaked = hold_out_selection(rows, tests.values(), key=key)
-        choosing = f"{len(chosen):,} of them for selection"
-    else:
-        (reported,) = tests.values()
-        both = len(chosen) - len(_without(chosen, reported, key))
-        if both:
-            rule = "what chooses the model must not test it"
-            raise DataError(f"{chosen_by} and the test rows have {counted(both, 'row')} in common; {rule}")
-        kept, leaked = rows, len(rows) - len(_without(rows, reported, key))
-        choosing = f"{len(chosen):,} rows for selection from {chosen_by}"
-    _check_enough(train, kept=kept, selection=chosen, alone=test is None, means=means)
-    spec = kind.spec
-    _check_read_somewhere(spec, [kept, chosen, *tests.values()], default=label_column == "label")
-    classes = f"; {spec.means} {listed(spec.labels)}" if spec.labels else ""
-    if spec.means == "value":
-        classes = _range_of(kept, decided=regression is None)
-    source = f"{train}: {len(table.rows):,} rows, {choosing}; {tested}{classes}{leak_note(leaked)}"
-    given = {"train": train, "test": test, "selection": chosen_by}
-    files = {name: {"path": str(path), "sha256": digest_of(path)} for name, path in given.items() if path is not None}
-    return Task(spec, kept, chosen, tests, source, files=files)
+        return _Parts(kept, chosen, tests, leaked, f"{len(chosen):,} of them for selection; {tested}")
+    (reported,) = tests.values()
+    both = len(chosen) - len(_without(chosen, reported, key))
+    if both:
+        rule = "what chooses the model must not test it"
+        raise DataError(f"{chosen_by} and the test rows have {counted(both, 'row')} in common; {rule}")
+    leaked = len(rows) - len(_without(rows, reported, key))
+    return _Parts(rows, chosen, tests, leaked, f"{len(chosen):,} rows for selection from {chosen_by}; {tested}")
 
 
 def digest_of(file: Path) -> str:

@@ -40,6 +40,12 @@ class Backend(Protocol):
     def finish(self, index: int, context: Tensor, hidden: Tensor) -> Tensor:
         """The rest of the layer, in the order of its description. All (rows, width)."""
 
+    def convolve(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor | None:
+        """What the layer's convolution makes of its input, before anything is dropped; None where there is none."""
+
+    def join(self, index: int, hidden: Tensor, beside: Tensor) -> Tensor:
+        """What `finish` gave, and `convolve` for the same rows, put together."""
+
     def final(self, states: Tensor) -> Tensor:
         """The norm after the last layer, where there is one. (rows, width)."""
 

@@ -12,36 +12,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from thresher.core.layer import (
-    BERT_LIKE,
-    GATED,
-    POSITION_NAMES,
-    PRE_NORM,
-    WINDOW,
-    LayerSpec,
-    Steps,
-    attention_input,
-    check_features,
-    finish,
-)
-from thresher.core.places import rotated, turns
+from thresher.core.layer import LayerSpec, Steps, attention_input, finish
+from thresher.core.places import Relative, rotated, turns
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends import attention
 from thresher.engine.backends.attention import LOG2_E, Bias, Tiles, attend_at_once, laid_out
 from thresher.engine.backends.feedforward import FeedForward, StaticFeedForward
 from thresher.engine.backends.linear import LINEARS, StaticInt8, check_int8
+from thresher.engine.backends.relative import relative_bias, scaled_for_logits
 from thresher.engine.backends.windows import in_windows, window_bias
 from thresher.engine.inputs import Tables
-from thresher.engine.plain import embedded, normed
+from thresher.engine.plain import convolved, embedded, joined, normed
 from thresher.engine.ragged import Ragged, idle_rows
-from thresher.engine.weights import Affine, Layer, LayerScales, Norm, Weights, converted
+from thresher.engine.supported import check_supported
+from thresher.engine.weights import Affine, Convolution, Layer, LayerScales, Norm, Weights, converted
 from thresher.errors import ModelError
 from thresher.hardware import native_bf16_on_cpu
 
 LONG = 64  # tokens from which on attention is in tiles: products of single heads are faster in bf16 then
 ROWS = 2048  # from attention to the layer's end at a time, so that what is computed on the way stays in the cache
 SMALLEST = torch.finfo(torch.float32).tiny  # a run's mean score may be zero, where all its values are
-SUPPORTED = BERT_LIKE | {PRE_NORM, GATED, WINDOW, POSITION_NAMES["rotary"]}
 
 Product = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out)
 
@@ -56,6 +46,8 @@ class CpuLayer:
     spec: LayerSpec
     qkv: Product
     steps: Steps[Tensor]
+    relative: Relative | None = None  # times what logits are divided and multiplied by: see `relative_bias`
+    convolution: Convolution | None = None
 
 
 class Cpu:
@@ -71,7 +63,7 @@ class Cpu:
         self, weights: Weights, plan: PruningPlan, *, dtype: str = "fp32", scales: Sequence[LayerScales] = ()
     ) -> None:
         """`scales`, one per layer, are what int8-static needs."""
-        check_features(weights.specs, SUPPORTED, who="the cpu backend", instead="use backend = 'reference'")
+        check_supported("cpu", weights.specs)
         self.plan, self.shape, self.tables = plan, weights.shape, Tables.of(weights)
         self.dtype, self.scales = dtype, scales
         # int8 products take and give float32; only bf16 keeps its activations in half precision.
@@ -127,7 +119,7 @@ class Cpu:
             query, key, value = laid_out(_views(own, 3, count, heads), dtype)
             positions = runs.positions[rows].view(count, length)
             (out,) = _views(context[rows], 1, count, heads)
-            bias = self._bias(layer.spec, at=positions, of=positions)
+            bias = self._bias(layer, query, key, at=positions, of=positions)
             if long and layer.spec.window is not None:
                 places, window = positions[0], layer.spec.window  # long runs come alone
                 received = in_windows(tiles, query, key, value, places, window=window, out=out, scored=scored)
@@ -156,7 +148,7 @@ class Cpu:
             (query,) = laid_out(_views(queries[texts], 1, count, heads), torch.float32)
             key, value = laid_out(_views(key_value[rows], 2, count, heads), torch.float32)
             positions = runs.positions[rows].view(count, length)
-            bias = self._bias(layer.spec, at=positions[:, :1], of=positions)
+            bias = self._bias(layer, query, key, at=positions[:, :1], of=positions)
             (out,) = _views(context[texts], 1, count, heads)
             attend_at_once(query, key, value, out=out, bias=bias)
             done += count
@@ -186,6 +178,12 @@ class Cpu:
             return torch.cat([self.finish(index, mixed, states) for mixed, states in parts])
         return finish(layer.spec, layer.steps, context, hidden)
 
+    def convolve(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor | None:
+        return convolved(self.layers[index].convolution, hidden, runs)
+
+    def join(self, index: int, hidden: Tensor, beside: Tensor) -> Tensor:
+        return joined(self.layers[index].convolution, hidden, beside)
+
     def final(self, states: Tensor) -> Tensor:
         return normed(states, self.weights.final_norm)
 
@@ -193,9 +191,11 @@ class Cpu:
         """In fp32: one row per text, so its speed does not matter and its precision does."""
         return self.weights.head(states.float())
 
-    def _bias(self, spec: LayerSpec, *, at: Tensor, of: Tensor) -> Bias | None:
+    def _bias(self, layer: CpuLayer, query: Tensor, key: Tensor, *, at: Tensor, of: Tensor) -> Bias | None:
         """What distances add to logits; at (count, queries), of (count, keys): original positions."""
-        table = self.weights.distance_bias
+        table, spec = self.weights.distance_bias, layer.spec
+        if layer.relative is not None:
+            return relative_bias(layer.relative, query, key, at=at, of=of)
         if spec.window is not None:
             return window_bias(at, of, window=spec.window, heads=spec.heads)
         if table is None:
@@ -226,7 +226,8 @@ class Cpu:
             feed_forward=self._feed_forward(layer, index),
             add=lambda values, residual: values.add_(residual),
         )
-        return CpuLayer(layer.spec, qkv, steps)
+        relative = None if layer.relative is None else scaled_for_logits(layer.relative, layer.spec)
+        return CpuLayer(layer.spec, qkv, steps, relative, layer.convolution)
 
     def _projection(self, layer: Layer, index: int, outputs: slice) -> Product:
         """The part of queries, keys and values that is asked for."""

@@ -8,7 +8,7 @@ from thresher.core.places import in_window, logits_of, placed
 from thresher.core.plan import PruningPlan
 from thresher.core.scores import at_least_float32
 from thresher.engine.inputs import Tables
-from thresher.engine.plain import embedded, linear, normed, steps_of
+from thresher.engine.plain import convolved, embedded, joined, linear, normed, steps_of
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import Affine, Weights, converted
 
@@ -59,6 +59,12 @@ class Reference:
         layer = self.weights.layers[index]
         return finish(layer.spec, steps_of(layer, self.linear), context, hidden)
 
+    def convolve(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor | None:
+        return convolved(self.weights.layers[index].convolution, hidden, runs)
+
+    def join(self, index: int, hidden: Tensor, beside: Tensor) -> Tensor:
+        return joined(self.weights.layers[index].convolution, hidden, beside)
+
     def final(self, states: Tensor) -> Tensor:
         return normed(states, self.weights.final_norm)
 
@@ -85,9 +91,10 @@ class Reference:
 
     def _probabilities(self, index: int, query: Tensor, key: Tensor, at: Tensor, of: Tensor) -> Tensor:
         """(heads, queries, keys), at least float32; at, of: original positions of queries and keys."""
-        spec = self.weights.layers[index].spec
+        layer = self.weights.layers[index]
+        spec = layer.spec
         query, key = placed(spec, query, key, at, of)
-        logits = logits_of(spec, query, key, at, of, distance_bias=self.distance_bias)
+        logits = logits_of(spec, query, key, at, of, distance_bias=self.distance_bias, relative=layer.relative)
         inside = in_window(spec, at, of)
         return torch.softmax(logits if inside is None else logits.masked_fill(~inside, float("-inf")), dim=-1)
 

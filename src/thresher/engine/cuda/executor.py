@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from thresher.core.layer import BERT_LIKE, check_features
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.reference import DTYPES
 from thresher.engine.cuda.batch import HostBatch, Layout, Packer
@@ -23,6 +22,7 @@ from thresher.engine.cuda.shelf import Demand
 from thresher.engine.executor import Ids, Output, Types, batch_of, description
 from thresher.engine.inputs import Tables
 from thresher.engine.kernels.toolchain import RUNS_INTERPRETED
+from thresher.engine.supported import check_supported
 from thresher.engine.weights import Weights
 from thresher.errors import ConfigError, ModelError
 from thresher.text import first_line
@@ -38,8 +38,6 @@ OLDEST = (8, 0)  # compute capability: Ampere, the first with bfloat16 and async
 # Graphs were faster, or at most 3% slower, at every size measured (benchmarks/gpu: up to 83,000 tokens); their memory
 # grows with their room.
 GRAPH_UP_TO_TOKENS = 98_304
-
-INSTEAD = "use device = 'cpu', or backend = 'reference' with device = 'cuda'"
 
 
 @dataclass(eq=False)
@@ -78,7 +76,7 @@ class CudaExecutor:
         for name, value, known in (("mode", mode, MODES), ("dtype", dtype, CUDA_DTYPES)):
             if value not in known:
                 raise ConfigError(f"{name} = {value!r} is not one of the cuda backend's: {', '.join(known)}")
-        check_features(weights.specs, BERT_LIKE, who="the cuda backend", instead=INSTEAD)
+        check_supported("cuda", weights.specs)
         _check_device(device)
         on_gpu = device.startswith("cuda")
         self.plan, self.dtype, self.mode, self.device = plan, dtype, mode, device

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from thresher.engine.answers import Answers
 from thresher.engine.windows import Item
 from thresher.serving.errors import Overloaded
 from thresher.serving.house import House
@@ -31,7 +30,7 @@ class Call:
         self.run = self.house.pick(self.route, heads, self.name or model)
         return self.run
 
-    async def compute(self, items: Sequence[Item] | Sequence[list[int]], **changes: Any) -> Answers:
+    async def compute(self, items: Sequence[Item] | Sequence[list[int]], **changes: Any) -> Any:
         """Answers of all texts; `changes` are of the Ask."""
         assert self.run is not None  # `choose` comes first
         found = await self.run.compute(items, replace(self.ask, **changes), patience=self.house.patience)

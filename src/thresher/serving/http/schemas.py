@@ -110,6 +110,24 @@ class Task(Common):
     dimensions: int | None = None
 
 
+class Question(Struct):
+    question: str
+    context: str
+
+
+class AnswerQuestions(Common):
+    """One question with its context, or several as `inputs`."""
+
+    question: str | None = None
+    context: str | None = None
+    inputs: Question | list[Question] | None = None
+    top_k: int = 1
+
+
+class Tag(Common):
+    inputs: Texts
+
+
 class Explain(Common):
     """Which layer dropped which token; `dials` are tried on the same text, 0 is the dense model."""
 

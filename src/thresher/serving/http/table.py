@@ -6,7 +6,7 @@ from typing import Any
 
 from thresher.serving.http import schemas
 from thresher.serving.http.replies import COHERE, OPENAI, TEI
-from thresher.serving.http.routes import openai, own, ranking, tei, vllm
+from thresher.serving.http.routes import openai, own, ranking, reading, tei, vllm
 
 Answer = Callable[..., Awaitable[Any]]
 
@@ -74,6 +74,15 @@ ROUTES = (
     ModelRoute(
         "/score", schemas.Score, vllm.score, OPENAI, "vLLM",
         "how well two texts fit", {"text_1": "who wrote it?", "text_2": ["a film by her"]},
+    ),
+    ModelRoute(
+        "/answer", schemas.AnswerQuestions, reading.answer, TEI, "this server",
+        "the answer to a question in a context, of any length",
+        {"question": "Who wrote it?", "context": "The letter was written by Ada."},
+    ),
+    ModelRoute(
+        "/tag", schemas.Tag, reading.tag, TEI, "this server",
+        "entities of texts of any length", {"inputs": "Ada was born in London."},
     ),
     ModelRoute(
         "/explain", schemas.Explain, own.explain, TEI, "this server's page",

@@ -1,11 +1,12 @@
 """Routes of our own: what is served, and which layer dropped which token."""
 
-import time
 from functools import partial
 from typing import Any
 
 from msgspec import UNSET
 
+from thresher.engine.of_tokens import Tagged
+from thresher.engine.token_answers import TokenAnswers
 from thresher.engine.windows import Item
 from thresher.errors import ConfigError
 from thresher.models.plan import check_dial
@@ -14,6 +15,7 @@ from thresher.serving.errors import BadRequest
 from thresher.serving.explaining import Explained, explain_items
 from thresher.serving.house import House
 from thresher.serving.http.call import Call
+from thresher.serving.http.routes.reading import answer_rows, entity_rows
 from thresher.serving.http.routes.tei import CLASSIFIERS, EVERY, ranked_labels
 from thresher.serving.http.schemas import Explain
 from thresher.serving.run import ServedRun
@@ -35,14 +37,13 @@ async def explain(given: Explain, call: Call) -> Any:
     except ConfigError as error:
         raise BadRequest(str(error)) from error
     item: Item = given.text if given.pair is None else (given.text, given.pair)
-    found = [await call.aside(partial(_timed, run, item, dial)) for dial in dials]
+    found = [await call.aside(partial(_explained, run, item, dial)) for dial in dials]
     return {"run": run.name, "head": run.engine.head.means, "explanations": found}
 
 
-def _timed(run: ServedRun, item: Item, dial: float) -> dict[str, Any]:
-    began = time.perf_counter()
+def _explained(run: ServedRun, item: Item, dial: float) -> dict[str, Any]:
     (explained,) = explain_items(run, [item], dial=dial)
-    return {"dial": dial, **decision(explained), **_shape(explained), "ms": 1000 * (time.perf_counter() - began)}
+    return {"dial": dial, **decision(explained), **_shape(explained), "ms": 1000 * explained.seconds}
 
 
 def _shape(explained: Explained) -> dict[str, Any]:
@@ -61,6 +62,9 @@ def _shape(explained: Explained) -> dict[str, Any]:
 
 def decision(explained: Explained) -> dict[str, Any]:
     """What the head says of a text, by what its outputs mean."""
+    if isinstance(explained.answers, TokenAnswers):
+        found = explained.read
+        return {"entities": entity_rows(found)} if isinstance(found, Tagged) else {"answers": answer_rows(found, 3)}
     answers = explained.answers
     if answers.problems:
         raise BadRequest(f"the text cannot be computed: {answers.problems[0]}")
@@ -68,7 +72,7 @@ def decision(explained: Explained) -> dict[str, Any]:
         return {"labels": ranked_labels(answers, raw=False)[0]}
     if answers.head.means == "score":
         return {"score": float(answers.values[0])}
-    return {"embedding": answers.outputs[0].tolist()} if answers.head.means == "embedding" else {}
+    return {"embedding": answers.outputs[0].tolist()}
 
 
 def info(house: House) -> dict[str, Any]:

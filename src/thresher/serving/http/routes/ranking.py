@@ -8,6 +8,7 @@ import numpy as np
 from thresher.serving.errors import BadRequest, EmptyRequest
 from thresher.serving.explaining import explain_items, relevant_spans
 from thresher.serving.http.call import Call
+from thresher.serving.http.routes.tei import RERANKERS, scores_of
 from thresher.serving.http.schemas import CohereRerank, Rerank, Spans
 
 THRESHOLD = 0.1  # of spans, where none is given, as Cohere's
@@ -29,7 +30,7 @@ async def rank_documents(given: Rerank | CohereRerank, call: Call) -> Any:
     """The schema that they have in common: results by falling score, and what they cost."""
     if given.documents is None:
         raise BadRequest("neither texts nor documents are given; give one of them")
-    run = call.choose(("score",), given.model)
+    run = call.choose(RERANKERS, given.model)
     if given.top_n is not None and given.top_n < 1:
         raise BadRequest(f"top_n = {given.top_n} must be at least 1")
     texts = texts_of(given.documents)
@@ -37,7 +38,7 @@ async def rank_documents(given: Rerank | CohereRerank, call: Call) -> Any:
         raise EmptyRequest("documents is empty; give at least one")
     pairs = [(given.query, text) for text in texts]
     answers = await call.compute(pairs, truncate=getattr(given, "truncate", None) is not False)
-    scores = answers.values
+    scores = scores_of(answers)
     order = np.argsort(-scores, kind="stable")[: given.top_n].tolist()
     results: list[dict[str, Any]] = []
     for index in order:

@@ -6,15 +6,26 @@ import msgspec
 import numpy as np
 
 from thresher.engine.answers import Answers
+from thresher.engine.predictions import sigmoid
 from thresher.engine.windows import Item
 from thresher.serving.errors import BadRequest, EmptyRequest
 from thresher.serving.explaining import token_states
 from thresher.serving.http.call import Call
-from thresher.serving.http.schemas import Embed, Predict, Rerank, Similarity, Task, Tokenize
+from thresher.serving.http.schemas import (
+    AnswerQuestions,
+    Embed,
+    Predict,
+    Rerank,
+    Similarity,
+    Tag,
+    Task,
+    Tokenize,
+)
 from thresher.serving.run import check_texts
 from thresher.tokenizing.fast import FastTokenizer
 
 CLASSIFIERS = ("classes", "labels", "value")
+RERANKERS = ("score", "value")  # many a folder of a reranker does not say that its one output is a score
 EVERY = (*CLASSIFIERS, "score", "embedding", "span", "tags")
 
 
@@ -53,15 +64,20 @@ async def predict(given: Predict, call: Call) -> Any:
     return found if batch else found[0]
 
 
+def scores_of(answers: Answers, *, raw: bool = False) -> Any:
+    """(texts,) a reranker's logits, or scores between 0 and 1."""
+    return answers.outputs[:, 0] if raw else sigmoid(answers.outputs[:, 0])
+
+
 async def rerank(given: Rerank, call: Call) -> Any:
     """Which of the two schemas it is, the field says: `texts` or `documents`."""
     if given.texts is None:
         from thresher.serving.http.routes.ranking import rank_documents
 
         return await rank_documents(given, call)
-    call.choose(("score",))
+    call.choose(RERANKERS)
     answers = await call.compute([(given.query, text) for text in given.texts], truncate=_truncates(given, call))
-    scores = answers.outputs[:, 0] if given.raw_scores else answers.values
+    scores = scores_of(answers, raw=given.raw_scores)
     found: list[dict[str, Any]] = []
     for index in np.argsort(-scores, kind="stable").tolist():
         text = {"text": given.texts[index]} if given.return_text else {}
@@ -132,7 +148,16 @@ async def task(given: Task, call: Call) -> Any:
         scores = (await call.compute(items)).values.tolist()
         found = [[{"score": score, "label": "score"}] for score in scores]
         return found if batch else found[0]
-    raise BadRequest(f"POST / does not serve a head that gives {means} yet")
+    from thresher.serving.http.routes.reading import answer, tag
+
+    if means == "tags":
+        inputs = _converted(given.inputs, Tag)
+        found = await tag(inputs, call)
+        return found[0] if isinstance(inputs.inputs, str) else found
+    parameters = given.parameters or {}
+    return await answer(
+        _converted({"inputs": given.inputs, "top_k": parameters.get("top_k") or 1}, AnswerQuestions, whole=True), call
+    )
 
 
 async def _classify(given: Task, call: Call) -> Any:

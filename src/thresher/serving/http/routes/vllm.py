@@ -8,7 +8,7 @@ import numpy as np
 
 from thresher.serving.errors import BadRequest, EmptyRequest
 from thresher.serving.http.call import Call
-from thresher.serving.http.routes.tei import vectors
+from thresher.serving.http.routes.tei import RERANKERS, scores_of, vectors
 from thresher.serving.http.schemas import Classify, Score
 
 
@@ -40,7 +40,7 @@ async def classify(given: Classify, call: Call) -> Any:
 
 async def score(given: Score, call: Call) -> Any:
     """One text with many, or pair by pair: a reranker's score, or the cosine of two embeddings."""
-    run = call.choose(("score", "embedding"), given.model)
+    run = call.choose((*RERANKERS, "embedding"), given.model)
     first = given.text_1 if given.text_1 is not None else given.queries
     second = given.text_2 if given.text_2 is not None else given.documents
     if first is None or second is None:
@@ -50,9 +50,9 @@ async def score(given: Score, call: Call) -> Any:
         raise EmptyRequest("a side is empty; give at least one text on each")
     if len(ours) not in (1, len(theirs)):
         raise BadRequest(f"{len(ours)} texts against {len(theirs)}; give one on the first side, or as many on both")
-    if run.engine.head.means == "score":
+    if run.engine.head.means in RERANKERS:
         answers = await call.compute([(ours[i % len(ours)], text) for i, text in enumerate(theirs)])
-        scores = answers.values.tolist()
+        scores = scores_of(answers).tolist()
     else:
         answers = await call.compute([*ours, *theirs])
         found = vectors(answers, normalize=True, dimensions=None)

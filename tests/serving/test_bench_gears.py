@@ -1,0 +1,26 @@
+"""thresher bench --gears leaves a table in the run, which --degrade uses, and which no fingerprint of the run sees."""
+
+import shutil
+from pathlib import Path
+
+from tests.cli.tiny import succeeds
+from tests.serving.conftest import served, setting
+from thresher.bulk.identity import run_fingerprint
+from thresher.serving.gears import read_measured
+from thresher.serving.house import House
+
+
+def test_gears_are_measured_kept_and_used(runs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "classes"
+    shutil.copytree(runs / "classes", run)
+    before = run_fingerprint(run)
+    texts = runs.parent / "classes.txt"
+    said = succeeds("bench {run} --gears --texts {texts} --rows 60 --device cpu", run=run, texts=texts)
+    assert "agreement with dense" in said.out and run_fingerprint(run) == before
+    measured = read_measured(run)
+    assert measured is not None and measured.texts == 60 and measured.gears[0].dial == 1.0
+    assert all(0 <= gear.agreement <= 1 for gear in measured.gears) and sorted(measured.kept) == list(measured.kept)
+    with served(House([setting(tmp_path, "classes", degrade=True, least_agreement=0.0)])) as client:
+        reply = client.post("/predict", {"inputs": "the film is good", "degrade": "never"})
+        assert reply.status == 200 and reply.headers["x-thresher-dial"] == "1"
+        assert client.get("/info").json["runs"][0]["gears"][0]["dial"] == 1.0

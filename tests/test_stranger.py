@@ -1,0 +1,112 @@
+"""A stranger follows README and the quickstart to the letter, from the built wheel, in an environment of its own.
+
+The environment finds the packages that are installed here already (a line in a .pth file), so that nothing is
+downloaded; thresher itself is the wheel's. The stranger has an encoder and a CSV file, as the pages ask for.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cli import tiny
+
+ROOT = Path(__file__).parents[1]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.S | re.M)
+PAGES = ("README.md", "docs/quickstart.md")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where the wheel is installed, and what its programs are told."""
+
+    folder: Path
+
+    def run(self, *words: str, inside: Path) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        told = {
+            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "COLUMNS": "80",
+            "HF_HUB_OFFLINE": "1",
+        }
+        return subprocess.run(words, cwd=inside, env={**kept, **told}, capture_output=True, text=True)
+
+
+def done(words: tuple[str, ...], found: subprocess.CompletedProcess[str]) -> str:
+    assert found.returncode == 0, f"{shlex.join(words)}\n{found.stdout[-2000:]}\n{found.stderr[-3000:]}"
+    assert "Traceback" not in found.stderr
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    words = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT))
+    done(words, subprocess.run(words, capture_output=True, text=True))
+    (file,) = out.glob("thresher-*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    folder = tmp_path_factory.mktemp("fresh") / "venv"
+    for words in (
+        (sys.executable, "-m", "venv", "--without-pip", str(folder)),
+        (sys.executable, "-m", "pip", "-q", "--python", str(folder), "install", "--no-deps", "--no-index", str(wheel)),
+    ):
+        done(words, subprocess.run(words, capture_output=True, text=True))
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "installed-here.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return Environment(folder)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """What a stranger has."""
+    tiny.save_model(tmp_path / "my-encoder", tiny.config(), head=False)
+    tiny.write_rows(tmp_path / "my.csv", [{"text": text, "label": label} for text, label in tiny.sentences(96)])
+    return tmp_path
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Code of a page in its order: commands of the shell, and Python. What installs is done, and CSV is an example."""
+    found = FENCED.findall((ROOT / page).read_text("utf-8"))
+    return [(kind, code) for kind, code in found if kind == "python" or (kind == "" and "pip install" not in code)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_to_the_letter(page: str, fresh: Environment, desk: Path) -> None:
+    commands = 0
+    for kind, code in blocks(page):
+        if kind == "python":
+            words: tuple[str, ...] = ("python", "-W", "error::DeprecationWarning:__main__", "-c", code)
+            assert done(words, fresh.run(*words, inside=desk)).strip()
+            continue
+        for line in re.sub(r"\\\n\s*", "", code).splitlines():
+            words = tuple(shlex.split(line, comments=True))
+            assert words[0] == "thresher"
+            out = done(words, fresh.run(*words, inside=desk))
+            assert max(map(len, out.splitlines()), default=0) <= 80, f"{line}: wider than a terminal"
+            commands += 1
+    assert commands >= 3
+    assert (desk / "report.html").is_file() and (desk / "runs" / "mine" / "thresher.json").is_file()
+
+
+@pytest.mark.slow
+def test_the_wheel_is_what_runs_and_has_what_it_needs(fresh: Environment, tmp_path: Path) -> None:
+    say = "import thresher, thresher.report; print(thresher.__file__, *thresher.report.__path__)"
+    words = ("python", "-c", say)
+    for path in done(words, fresh.run(*words, inside=tmp_path)).split():
+        assert Path(path).is_relative_to(fresh.folder)
+    package = next(fresh.folder.glob("lib/python*/site-packages/thresher"))
+    assert (package / "report" / "page.html").is_file() and (package / "py.typed").is_file()
+    assert not (package / "experiments").exists()
+    words = ("thresher", "doctor")
+    assert "thresher" in done(words, fresh.run(*words, inside=tmp_path))
