@@ -57,10 +57,10 @@ class Reply:
 
 def read_texts(count: int) -> list[tuple[str, str]]:
     """(text, label), lengths spread evenly between 10 and 500 tokens, counted as four thirds of the words."""
-    from thresher.tasks.movies import _data_file
+    from thresher.tasks.movies import data_file
     from thresher.tasks.readers import read_table
 
-    rows = [(row["text"].strip(), row["label"]) for row in read_table(_data_file()).rows if row["text"].strip()]
+    rows = [(row["text"].strip(), row["label"]) for row in read_table(data_file()).rows if row["text"].strip()]
     drawn = random.Random(0)
     drawn.shuffle(rows)
     bins: dict[int, list[tuple[str, str]]] = {}
@@ -97,6 +97,11 @@ class Connection:
                     raise
         raise AssertionError("unreachable")
 
+    async def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+            await self.writer.wait_closed()
+
     async def _reply(self) -> tuple[int, Any]:
         status = int((await self.reader.readuntil(b"\r\n")).split()[1])
         length = 0
@@ -126,6 +131,7 @@ async def closed_loop(port: int, bodies: Sequence[bytes], *, clients: int, secon
         one = Connection(port)
         while time.perf_counter() - began < seconds:
             found.append(await timed(one, bodies, next(numbers) % len(bodies), time.perf_counter()))
+        await one.close()
 
     await asyncio.gather(*(client() for _ in range(clients)))
     return found, time.perf_counter() - began
@@ -153,6 +159,7 @@ async def open_loop(port: int, bodies: Sequence[bytes], *, rate: float, seconds:
         number += 1
     sent = time.perf_counter() - began
     await asyncio.gather(*tasks)
+    await asyncio.gather(*(one.close() for one in idle))
     return found, sent
 
 
@@ -280,7 +287,7 @@ def overhead(options: argparse.Namespace) -> None:
     """The same texts through engine.predict in this process, and through the server in requests of one and of 32."""
     from thresher.engine.engine import Engine
 
-    texts = read_texts(options.texts)
+    texts, options.timeout = read_texts(options.texts), 600.0  # all of it may wait
     only = [text for text, _ in texts]
     engine = Engine.load(options.run, device=options.device, max_length=LONGEST + 12)
     engine.predict_arrays(only[:64])
@@ -310,6 +317,7 @@ async def _all_once(port: int, bodies: Sequence[bytes]) -> float:
         while left:
             status, _ = await one.post(left.pop())
             assert status == 200
+        await one.close()
 
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
     return time.perf_counter() - began

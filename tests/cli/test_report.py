@@ -12,6 +12,7 @@ import thresher
 from tests.cli import tiny
 from tests.cli.conftest import Stock
 from tests.cli.kinds import KINDS, calibrated, save_models
+from tests.cli.test_tokens import STEPS, question_rows, tag_rows
 from thresher.errors import DataError
 
 
@@ -127,6 +128,18 @@ def test_a_regression_shows_values(stock: Stock, tmp_path: Path) -> None:
     tiny.succeeds("report {run} -o {out}", run=tmp_path / "run", out=tmp_path / "a.html")
     text = page_of(tmp_path / "a.html").text
     assert re.search(r"value -?\d\.\d{3} ?, dense value -?\d\.\d{3}; label \d", text) and "wrong" not in text
+
+
+@pytest.mark.parametrize("kind", ["answers", "tags"])
+def test_heads_that_read_every_token(kind: str, stock: Stock, tmp_path: Path) -> None:
+    rows = question_rows(80) if kind == "answers" else tag_rows(80)
+    tiny.write_rows(tmp_path / "a.jsonl", rows)
+    call = f"prune {{bare}} --train {{rows}} --{kind} --out {{out}} {STEPS}"
+    tiny.succeeds(call, bare=stock.bare, rows=tmp_path / "a.jsonl", out=tmp_path / "run")
+    said = tiny.succeeds("report {run} -o {out} --json", run=tmp_path / "run", out=tmp_path / "a.html").json()
+    text = page_of(tmp_path / "a.html").text
+    assert said["examples"] > 3 and "; label " in text
+    assert ("no answer" in text) if kind == "answers" else ("NOUN" in text)
 
 
 def bench_record(run: Path, test: Path, file: Path) -> None:

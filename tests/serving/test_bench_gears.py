@@ -24,3 +24,16 @@ def test_gears_are_measured_kept_and_used(runs: Path, tmp_path: Path) -> None:
         reply = client.post("/predict", {"inputs": "the film is good", "degrade": "never"})
         assert reply.status == 200 and reply.headers["x-thresher-dial"] == "1"
         assert client.get("/info").json["runs"][0]["gears"][0]["dial"] == 1.0
+
+
+def test_after_drift_answers_are_dense_and_say_so(runs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "classes"
+    shutil.copytree(runs / "classes", run)
+    with served(House([setting(tmp_path, "classes", on_drift="dense", shadow=1.0)])) as client:
+        body = {"inputs": "the film is good and the plot is clever"}
+        before = client.post("/predict", body).headers
+        client.house.runs["classes"].drift.drifted = "for this test"
+        after = client.post("/predict", body).headers
+        assert (before["x-thresher-dial"], after["x-thresher-dial"]) == ("1", "0")
+        assert float(after["x-thresher-kept-ratio"]) > float(before["x-thresher-kept-ratio"])
+        assert 'thresher_drifted{run="classes"} 1.0' in client.get("/metrics").body.decode()

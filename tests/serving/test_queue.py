@@ -199,3 +199,15 @@ def test_a_request_of_nothing_is_refused_and_does_not_wait_for_ever() -> None:
     queue, _, _ = server(clock)
     with pytest.raises(EmptyRequest, match="nothing to compute"):
         queue.put(job_of(clock))
+
+
+def test_watching_that_fails_is_not_the_engines_end() -> None:
+    def fails(*batch: object) -> None:
+        raise RuntimeError("a counter tripped")
+
+    clock = Clock()
+    queue, worker, _ = server(clock, watch=fails, idle=fails)
+    job = job_of(clock, 10, first=3)
+    queue.put(job)
+    drain(worker)
+    assert outputs([job]) == [[3]] and worker.broken is None

@@ -256,9 +256,14 @@ def _example(pruned: "Explanation", dense: "Explanation | None", label: str | No
         dense=None if dense is None or dense.embedding is not None else dense.decision(),
         label=label,
         wrong=decided is not None and label is not None and decided != label,
-        differs=dense is not None
-        and (pruned.label != dense.label or set(pruned.labels or ()) != set(dense.labels or ())),
+        differs=dense is not None and _decided(pruned) != _decided(dense),
     )
+
+
+def _decided(found: "Explanation") -> tuple[Any, ...]:
+    """What can be the same or another; numbers and vectors are always a little different."""
+    entities = [(one.label, one.text) for one in found.entities or ()]
+    return found.label, set(found.labels or ()), found.answer, entities
 
 
 def _label(row: "Example", rows: "Task") -> str | None:

@@ -50,6 +50,7 @@ class House:
         self.watchers: list[Callable[[ServedRun, Batch], None]] = []
         self.runs = {setting.name: load(setting, **self._shared) for setting in settings}
         self.aside = ThreadPoolExecutor(1, thread_name_prefix="explaining")  # what is computed beside the queue
+        self.waiting_aside = 0
         self.closing = False
         self.reloads = {"good": 0, "failed": 0}
 
@@ -108,6 +109,8 @@ class House:
                 continue
             new.start()
             self.runs[name] = new
+            while old.reading:  # long texts that were sent to the old one are on their way into its queue
+                await asyncio.sleep(0.02)
             old.close()
             self.reloads["good"] += 1
             log.info("reloaded", extra={"facts": {"run": name}})

@@ -133,6 +133,9 @@ class ServedRun:
         self.queue = WorkQueue(pace, setting.limits, by_length=executor.by_length, best_speed=best)
         known = measured if setting.dial == 1 else None  # it was measured at dial 1
         self.drift = DriftGuard(known, self.computing, share=setting.shadow, falls_back=setting.on_drift == "dense")
+        # What may be needed in the middle of work is made before it.
+        for needed in (*(gear.dial for gear in gears), *([0.0] if setting.shadow or self.drift.falls_back else [])):
+            self.computing.at(needed)
         self.worker = Worker(
             self.drift,
             self.queue,
@@ -142,7 +145,7 @@ class ServedRun:
             idle=self.drift.look,
         )
         self._tokenizers = tokenizers or ThreadPoolExecutor(1, thread_name_prefix="tokenizing")
-        self._reading = 0
+        self.reading = 0
 
     @staticmethod
     def load(setting: Setting, **more: Any) -> "ServedRun":
@@ -194,19 +197,20 @@ class ServedRun:
             number = min(answers.problems)
             raise Failed(f"text {number} cannot be computed: {answers.problems[number]}")
         dial = max(job.dials) if job.dials != {1.0} else self.setting.dial
+        dial = 0.0 if self.drift.dense else dial
         return Served(answers, dial, characters, read - arrived, began - read, finished - began, windows)
 
     async def read(self, items: Sequence[Any], characters: int, prompt_name: str | None = None) -> Any:
         """Tokens of a request's texts, or their windows; of long ones in another thread."""
         if characters <= QUICK:
             return self._read(items, prompt_name)
-        if self._reading + characters > READING:
+        if self.reading + characters > READING:
             raise Overloaded("too many long texts wait for the tokenizer; try again", retry_after=1.0)
-        self._reading += characters
+        self.reading += characters
         try:
             return await asyncio.get_running_loop().run_in_executor(self._tokenizers, self._read, items, prompt_name)
         finally:
-            self._reading -= characters
+            self.reading -= characters
 
     def _read(self, items: Sequence[Any], prompt_name: str | None) -> Tokens | Windows:
         try:

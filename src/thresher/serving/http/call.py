@@ -39,14 +39,15 @@ class Call:
 
     async def aside(self, work: Callable[[], Any]) -> Any:
         """Do in another thread what does not go through the queue; few at a time."""
-        waiting = self.house.aside._work_queue.qsize()
-        if waiting >= MOST_ASIDE:
-            raise Overloaded(f"{waiting} requests wait to be explained; try again", retry_after=2.0)
+        if self.house.waiting_aside >= MOST_ASIDE:
+            raise Overloaded(f"{MOST_ASIDE} requests wait to be explained; try again", retry_after=2.0)
         loop = asyncio.get_running_loop()
         begin = loop.time()
+        self.house.waiting_aside += 1
         try:
             return await loop.run_in_executor(self.house.aside, work)
         finally:
+            self.house.waiting_aside -= 1
             self.aside_s += loop.time() - begin
 
     def headers(self, total_s: float) -> dict[str, str]:
