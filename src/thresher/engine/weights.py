@@ -139,7 +139,7 @@ class Weights:
 
 
 def activation_name(activation: Callable[[Tensor], Tensor]) -> str:
-    """gelu, gelu_tanh, or none if unknown: by what it computes, because families name and wrap them in many ways.
+    """gelu, gelu_tanh, silu, or none if unknown: by what it computes, because families name and wrap them in many ways.
 
     Some are GELU until they are cut off, so large values are looked at, too."""
     probe = torch.cat([torch.linspace(-6, 6, 97), torch.linspace(-1000, 1000, 101)])
@@ -147,7 +147,7 @@ def activation_name(activation: Callable[[Tensor], Tensor]) -> str:
     for name, approximate in (("gelu", "none"), ("gelu_tanh", "tanh")):
         if torch.allclose(found, F.gelu(probe, approximate=approximate), atol=1e-6, rtol=0):
             return name
-    return "none"
+    return "silu" if torch.allclose(found, F.silu(probe), atol=1e-6, rtol=0) else "none"
 
 
 @torch.no_grad()

@@ -12,8 +12,10 @@ from thresher.engine.kernels.attention import attention
 from thresher.engine.kernels.behind import leave_behind, mean_behind
 from thresher.engine.kernels.embeddings import embed
 from thresher.engine.kernels.first import attend_first
+from thresher.engine.kernels.gate import gated
 from thresher.engine.kernels.linear import linear_in_parts, plan
 from thresher.engine.kernels.prune import Kept, prune
+from thresher.engine.kernels.rotary import rotate_
 
 
 class Forward:
@@ -45,8 +47,10 @@ class Forward:
 
     def _attend(self, layer: GpuLayer, hidden: Tensor, live: Live, *, scored: bool) -> tuple[Tensor, Tensor | None]:
         """Context (capacity, width), and what each token received in every head where it is asked for."""
+        qkv = product(hidden, layer.qkv, live.tokens)
+        _rotate(layer, qkv, live)
         return attention(
-            product(hidden, layer.qkv, live.tokens),
+            qkv,
             live.cu_seqlens,
             heads=layer.heads,
             max_length=live.max_length,
@@ -90,6 +94,7 @@ class Forward:
         first = live.cu_seqlens[:-1]
         query = product(hidden, layer.projection(0), live.sequences, rows=first)
         key_value = product(hidden, layer.projection(1, 2), live.tokens)
+        _rotate(layer, key_value, live)  # first tokens' queries are at position 0, and stay
         context = attend_first(
             query,
             key_value,
@@ -119,6 +124,13 @@ class Forward:
         return head.shaped(read.float()).contiguous()
 
 
+def _rotate(layer: GpuLayer, projected: Tensor, live: Live) -> None:
+    """Queries and keys, or keys, in place: all parts (capacity, parts x width) but the last, which are values."""
+    if layer.turns is not None:
+        columns = projected.shape[1] - len(layer.qkv.bias) // 3
+        rotate_(projected, live.positions, *layer.turns, columns=columns, count=live.tokens.on_device)
+
+
 def _finish(
     layer: GpuLayer,
     context: Tensor,
@@ -138,7 +150,10 @@ def _finish(
         rows=rows,
         residual_rows=residual_rows,
     )
-    inner = product(attended, layer.ffn_in, count, activation=layer.activation)
+    inner = product(attended, layer.ffn_in, count, activation="none" if layer.gated else layer.activation)
     if layer.other is not None:
-        inner = layer.other(inner)
+        states, *gate = inner.chunk(2 if layer.gated else 1, dim=-1)
+        inner = layer.other(states) * gate[0] if gate else layer.other(states)
+    elif layer.gated:
+        inner = gated(inner, activation=layer.activation, count=count.on_device)
     return normed_product(inner, layer.ffn_out, attended, layer.output_norm, count)

@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from thresher.core.places import turns
+from thresher.engine.kernels.gate import ACTIVATIONS as GATES
+from thresher.engine.kernels.linear import ACTIVATIONS as PRODUCTS
 from thresher.engine.kernels.linear import ALIGNED
 from thresher.engine.weights import Affine, HeadWeights, Layer, Norm, Weights, activation_name
 from thresher.errors import ModelError
@@ -13,7 +16,8 @@ from thresher.errors import ModelError
 
 @dataclass(frozen=True)
 class GpuLayer:
-    """One layer pass. `activation` is one that the kernels know, or "none" with the function in `other`."""
+    """One layer pass. `activation` is one that the kernels know, or "none" with the function in `other`. `turns`:
+    cosines and sines (positions, half a head's width) in float32, where queries and keys are rotated."""
 
     heads: int
     qkv: Affine
@@ -24,6 +28,8 @@ class GpuLayer:
     other: Callable[[Tensor], Tensor] | None
     ffn_out: Affine
     output_norm: Norm
+    gated: bool = False
+    turns: tuple[Tensor, Tensor] | None = None
 
     def projection(self, *parts: int) -> Affine:
         """The product for some of queries, keys and values (0, 1, 2), neighbours: a view of the one for all."""
@@ -40,7 +46,7 @@ class GpuModel:
     """
 
     word: Tensor
-    position: Tensor
+    position: Tensor | None
     token_type: Tensor | None
     embedding_norm: Norm
     projection: Affine | None
@@ -70,6 +76,7 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
 
     def layer(given: Layer) -> GpuLayer:
         activation = activation_name(given.spec.activation)
+        activation = activation if activation in (GATES if given.spec.gated else PRODUCTS) else "none"
         return GpuLayer(
             heads=given.spec.heads,
             qkv=affine(given.qkv),
@@ -80,14 +87,19 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
             other=given.spec.activation if activation == "none" else None,
             ffn_out=affine(given.ffn_out),
             output_norm=norm(given.output_norm),
+            gated=given.spec.gated,
+            turns=None if given.spec.rotary_base is None else tables[given.spec.rotary_base],
         )
 
+    tables = {
+        base: _tables(base, weights.positions, weights.specs[0].head_width, device)
+        for base in {spec.rotary_base for spec in weights.specs if spec.rotary_base is not None}
+    }
     made = {id(each): layer(each) for each in {id(each): each for each in weights.layers}.values()}
     bias, head = weights.distance_bias, weights.head
-    assert weights.position is not None  # absolute positions, which the executor asks for
     return GpuModel(
         word=tensor(weights.word),
-        position=tensor(weights.position),
+        position=None if weights.position is None else tensor(weights.position),
         token_type=None if weights.token_type is None else tensor(weights.token_type),
         embedding_norm=norm(weights.embedding_norm),
         projection=None if weights.projection is None else affine(weights.projection),
@@ -99,3 +111,9 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
             output=None if head.output is None else affine(head.output),
         ),
     )
+
+
+def _tables(base: float, positions: int, width: int, device: str) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of all positions; both halves of a head turn alike."""
+    cosines, sines = turns(torch.arange(positions), base=base, width=width)
+    return tuple(table[:, : width // 2].contiguous().to(device) for table in (cosines, sines))  # type: ignore[return-value]  # two

@@ -23,7 +23,7 @@ def embed(
     input_ids: Tensor,
     position_rows: Tensor,
     word: Tensor,
-    position: Tensor,
+    position: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     *,
@@ -35,8 +35,8 @@ def embed(
     """LayerNorm(word[input_ids] + position[position_rows] + token_type[token_types]): (capacity, width).
 
     input_ids, position_rows, token_types: (capacity,) integers; word, position, token_type: (any, width), tables of one
-    dtype, also the result's; weight, bias: (width,); count: (1,) int32 live tokens, or None: all. Token types that are
-    not given are zeros.
+    dtype, also the result's; position may be None; weight, bias: (width,); count: (1,) int32 live tokens, or None: all.
+    Token types that are not given are zeros.
     """
     require_contiguous(word=word, position=position, token_type=token_type)
     capacity, width = len(input_ids), word.shape[1]
@@ -68,7 +68,7 @@ def embed_reference(
     input_ids: Tensor,
     position_rows: Tensor,
     word: Tensor,
-    position: Tensor,
+    position: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     *,
@@ -78,7 +78,9 @@ def embed_reference(
     count: Tensor | None = None,
 ) -> Tensor:
     """The same in plain torch."""
-    total = word[live(input_ids, count)] + position[live(position_rows, count)]
+    total = word[live(input_ids, count)]
+    if position is not None:
+        total = total + position[live(position_rows, count)]
     if token_type is not None:
         total = total + (token_type[0] if token_types is None else token_type[live(token_types, count)])
     return with_capacity(F.layer_norm(total, total.shape[-1:], weight, bias, epsilon), len(input_ids))
@@ -91,7 +93,7 @@ def _embed(
     position_rows,  # (capacity,)
     token_types,  # (capacity,), or None
     word,  # (vocabulary, WIDTH)
-    position,  # (positions, WIDTH)
+    position,  # (positions, WIDTH), or None
     token_type,  # (types, WIDTH), or None
     weight,  # (WIDTH,)
     bias,  # (WIDTH,)
@@ -115,8 +117,9 @@ def _embed(
     mask = here[:, None] & there[None, :]
     word_row = tl.load(input_ids + row, mask=here, other=0).to(tl.int64)
     total = tl.load(word + word_row[:, None] * WIDTH + columns[None, :], mask=mask, other=0.0).to(tl.float32)
-    place = tl.load(position_rows + row, mask=here, other=0).to(tl.int64)
-    total += tl.load(position + place[:, None] * WIDTH + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    if position is not None:
+        place = tl.load(position_rows + row, mask=here, other=0).to(tl.int64)
+        total += tl.load(position + place[:, None] * WIDTH + columns[None, :], mask=mask, other=0.0).to(tl.float32)
     if token_type is not None:
         if token_types is not None:
             kind = tl.load(token_types + row, mask=here, other=0).to(tl.int64)
