@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"core", "models", "tasks"},
     "baselines": {"core", "models", "training"},
     "exporting": {"core", "models", "engine"},
-    "evaluation": {"core", "models", "engine", "tasks", "baselines"},
+    "evaluation": {"core", "models", "engine", "exporting", "tasks", "baselines"},
     "report": set(),
     "bulk": {"core", "models", "engine"},
     "serving": {"core", "models", "engine", "tokenizing"},

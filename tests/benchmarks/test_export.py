@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import export
+import export_exact
 import pytest
 from measuring import read_rows
 
@@ -27,10 +28,11 @@ def test_measures_every_point_once(
         write_graph(build_model(weights, PruningPlan.dense(len(weights.layers)), form=form), file)
 
     monkeypatch.setattr(export, "make_onnx", ours)
-    file = tmp_path / "results.jsonl"
+    file, texts = tmp_path / "results.jsonl", tmp_path / "texts.jsonl"
+    texts.write_text('{"text": "good film and bad plot"}\n' * 9, encoding="utf-8")
     for _ in range(2):
-        words = f"--run {run} --tokens 5,99 --batches 1,3 --rounds 3 --out {file}"
-        export.main(words.split())
+        words = f"--run {run} --texts {texts} --tokens 5,99 --batches 1,3 --rounds 3 --out {file}"
+        export.main([*words.split(), "--runtimes", "onnxruntime", "--dtypes", "fp32"])
     rows = read_rows(file)
     assert [(row["batch"], row["tokens"]) for row in rows] == [(1, 5), (1, 32), (3, 5), (3, 32)]
     for row in rows:
@@ -38,10 +40,19 @@ def test_measures_every_point_once(
         assert 0 < row["relative_flops"] < 1 and row["pruned_over_stock"] > 0
         assert set(row["milliseconds"]) == {"stock", "pruned", "dense"}
     assert str(run.parent) not in file.read_text()
-    assert "batch 1, 5 tokens: " in capsys.readouterr().out
+    assert "onnxruntime fp32, batch 1, 5 tokens: " in capsys.readouterr().out
 
 
 def test_all_take_turns() -> None:
     seen: list[str] = []
     export.interleaved({name: (lambda name=name: seen.append(name)) for name in "ab"}, 2)
     assert "".join(seen) == "ababab"
+
+
+def test_a_whole_file_is_compared(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts, out = tmp_path / "texts.jsonl", tmp_path / "exactness.jsonl"
+    texts.write_text('{"text": "good film and bad plot"}\n{"text": "bad"}\n' * 20, encoding="utf-8")
+    export_exact.main(f"--run {run} --texts {texts} --out {out}".split())
+    (row,) = read_rows(out)
+    assert row["rows"] == 40 and row["largest_difference"] <= 1e-5 and row["at_a_threshold"] == 0
+    assert "40 texts: within" in capsys.readouterr().out and str(tmp_path) not in out.read_text()

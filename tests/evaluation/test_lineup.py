@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import thresher
@@ -51,7 +52,7 @@ def spec(engine: str) -> Spec:
 
 
 def test_engines_are_parsed_and_a_bad_name_is_one_clear_error() -> None:
-    assert parse_engines(None) == ("hf", "onnxruntime", "openvino", "thresher")
+    assert parse_engines(None) == ("hf", "onnxruntime", "openvino", "thresher", "export")
     assert parse_engines("thresher, openvino") == ("openvino", "thresher")
     for bad in ("tensorrt", "thresher,", ""):
         with pytest.raises(ConfigError, match="is not one of: hf, onnxruntime, openvino, thresher"):
@@ -85,6 +86,23 @@ def test_a_failed_export_is_a_missing_row(dense: Path, tmp_path: Path, monkeypat
     _, missing = line_up(["onnxruntime"], material(dense, tmp_path))
     assert {row.why for row in missing} == {"RuntimeError: no such operator second line"}
     assert [row.engine for row in missing] == ["onnxruntime", "onnxruntime, sorted"] * 2
+
+
+def test_exported_graphs_answer_as_our_engine_does(dense: Path, pruned: Path, tmp_path: Path) -> None:
+    """Pruned and dense, single texts and batches, in both runtimes; of which those that are missing say why."""
+    given = replace(material(dense, tmp_path), run=pruned)
+    contenders, missing = line_up(["thresher", "export"], given)
+    assert all(row.why for row in missing)
+    found = {(each.spec.engine, each.spec.dtype): each for each in contenders}
+    rows = [name for name, _ in found if name.startswith("thresher export")]
+    assert {"thresher export dense, onnxruntime", "thresher export pruned, onnxruntime"} <= set(rows)
+    for kind in ("dense", "pruned"):
+        ours, exported = (found[name, "fp32"] for name in (f"thresher {kind}", f"thresher export {kind}, onnxruntime"))
+        assert (ours.alone, ours.counts_last) == (exported.alone, exported.counts_last)
+        for texts in (given.texts[:4], given.texts[:1]):
+            (logits, kept), (others, passed) = ours.run(texts), exported.run(texts)
+            np.testing.assert_allclose(logits, others, atol=1e-4, rtol=1e-4)
+            assert kept is not None and passed is not None and kept.tolist() == passed.tolist()
 
 
 def test_rivals_have_the_weights_that_pruning_started_from(dense: Path, pruned: Path, tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def gated(name: str, thresholds: tuple[float, ...] = SOME, *, reads: str | None 
 
 
 def graph_of(model: Any, plan: PruningPlan | None = None, **form: Any) -> Any:
-    embeds = head_of(model).means == "embedding"
-    return build_model(read_weights(model), plan or plan_of(model), form=Form(**form), embeds=embeds)
+    means = head_of(model).means
+    return build_model(read_weights(model), plan or plan_of(model), form=Form(**form), means=means)
 
 
 def opened(graph: Any) -> Any:

@@ -1,6 +1,5 @@
 """Every family, head, score and rule: the graph in onnxruntime drops what the engine drops and answers the same."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +8,19 @@ import torch
 
 from tests.engine.test_engine import VARIANTS
 from tests.exporting.running import TOLERANCE, answer, arrays, expected_of, gated, graph_of, opened
-from tests.models.families import BERT_LIKE, LAYERS, LENGTHS, SEPARATOR, logits_of, one, ragged, tiny_model
+from tests.models.families import (
+    BERT_LIKE,
+    LAYERS,
+    LENGTHS,
+    SEPARATOR,
+    SOME,
+    logits_of,
+    one,
+    prune_with_,
+    ragged,
+    tiny_model,
+)
 from thresher.core.plan import PruningPlan
-from thresher.engine.executor import EXECUTED
 from thresher.engine.weights import read_weights
 from thresher.errors import ModelError
 from thresher.exporting.build import Form, build_model
@@ -21,7 +30,7 @@ from thresher.models.heads import head_of
 from thresher.models.plan import plan_of
 
 SCORES = ("attention", "value")
-HEADS = (None, *EXECUTED)  # a classifier, and embedders by what they read
+HEADS = (None, "first", "mean")  # a classifier, and embedders by what they read
 
 
 def name_of(reads: str | None) -> str:
@@ -43,6 +52,25 @@ def test_every_family_and_head(family: str, reads: str | None, score: str) -> No
         np.testing.assert_allclose(found, expected.outputs.numpy(), **TOLERANCE)
 
 
+@pytest.mark.parametrize("means", ["span", "tags"])
+@pytest.mark.parametrize("family", BERT_LIKE)
+def test_heads_that_read_every_token(family: str, means: str) -> None:
+    """Each has its outputs in its place, whether it was dropped or not; padding has zeros."""
+    model = tiny_model(family, means=means)
+    prune_with_(model, SOME, score="value")
+    inputs = ragged(model, extra=2)
+    expected = expected_of(model, inputs)
+    assert int(expected.kept[:, -1].sum()) < sum(LENGTHS)
+    names = ("start_logits", "end_logits") if means == "span" else ("logits",)
+    for single in (False, True):
+        *found, kept = answer(opened(graph_of(model, one=single, kept=True)), arrays(inputs), *names, "kept")
+        whole = np.stack(found, axis=-1) if means == "span" else found[0]
+        assert kept.tolist() == expected.kept.tolist()
+        mask = inputs["attention_mask"].numpy() == 1
+        np.testing.assert_allclose(whole[mask], expected.outputs.numpy(), **TOLERANCE)
+        assert not whole[~mask].any()
+
+
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("family", "reads"), [("mpnet", None), ("roberta", "mean"), ("albert", None)])
@@ -57,6 +85,21 @@ def test_every_rule_of_the_gates(family: str, reads: str | None, variant: str, s
     found, kept = answer(opened(graph_of(model, one=single, kept=True)), arrays(inputs), name_of(reads), "kept")
     assert kept.tolist() == expected.kept.tolist()
     np.testing.assert_allclose(found, expected.outputs.numpy(), **TOLERANCE)
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("reads", [None, "mean"])
+def test_how_far_each_token_came(reads: str | None, single: bool) -> None:
+    """As many as the counts say, in the places of tokens; what masking keeps is what was passed on."""
+    model = gated("mpnet", reads=reads, score="value")
+    inputs = arrays(ragged(model, extra=2))
+    kept, passed = answer(opened(graph_of(model, one=single, kept=True, passed=True)), inputs, "kept", "passed")
+    mask = inputs["attention_mask"] == 1
+    assert not passed[~mask].any() and len(set(passed[mask].tolist())) > 2
+    for layer in range(LAYERS):
+        assert ((passed > layer) & mask).sum(axis=1).tolist() == kept[:, layer].tolist()
+    first = passed[:, 0].tolist()
+    assert first == [LAYERS] * len(first)
 
 
 @pytest.mark.parametrize("family", BERT_LIKE)
@@ -148,7 +191,7 @@ def test_fp16_is_in_the_file_and_not_in_the_sums() -> None:
     weights, inputs = read_weights(model), ragged(model)
     halved = rounded(weights)
     graphs = [
-        build_model(chosen, plan_of(model), form=Form(half=half), embeds=True)
+        build_model(chosen, plan_of(model), form=Form(half=half), means="embedding")
         for chosen, half in ((halved, True), (halved, False), (weights, False))
     ]
     stored, plain, exact = (answer(opened(graph), arrays(inputs), "sentence_embedding")[0] for graph in graphs)
@@ -172,7 +215,5 @@ def test_what_cannot_be_computed_is_refused() -> None:
     model = gated("bert", reads="mean", protect=("separators",), separator_id=SEPARATOR)
     with pytest.raises(ModelError, match="lets texts lose all their tokens"):
         graph_of(model)
-    with pytest.raises(ModelError, match="heads that read tokens cannot be executed yet"):
-        graph_of(model, replace(plan_of(model), reads="tokens"))
     with pytest.raises(ModelError, match="the activation softsign cannot be exported; those that can are: gelu,"):
         operator_of(torch.nn.functional.softsign)

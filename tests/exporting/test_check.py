@@ -16,8 +16,9 @@ from thresher.engine.packed import PackedExecutor
 from thresher.engine.weights import Weights, read_weights
 from thresher.errors import ModelError
 from thresher.exporting.build import Form
-from thresher.exporting.check import Checked, Watched, check_file, padded, texts_to_check
+from thresher.exporting.check import Checked, Watched, check_file, texts_to_check
 from thresher.exporting.folder import rounded, takes_types, write_graph
+from thresher.exporting.opened import padded
 from thresher.models.plan import plan_of
 
 
@@ -94,7 +95,7 @@ def test_texts_have_all_lengths() -> None:
     lengths = [len(ids) for ids, _ in texts]
     assert {1, 2, 3, 40, weights.positions} <= set(lengths) and max(lengths[:6]) <= 12
     assert any(types is not None and 1 in types for _, types in texts)
-    right, left = (padded(texts[:3], Form(types=True), extra=2, left=side) for side in (False, True))
+    right, left = (padded(texts[:3], types=True, extra=2, left=side) for side in (False, True))
     assert right["attention_mask"][:, -2:].sum() == 0 == left["attention_mask"][:, :2].sum()
     assert np.array_equal(right["attention_mask"].sum(axis=1), left["attention_mask"].sum(axis=1))
 

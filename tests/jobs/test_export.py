@@ -1,6 +1,7 @@
 """Exporting a run: a folder that runtimes open, whole or not at all, and refused before any work."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,77 @@ def test_refused_before_any_work(run: Path, tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ConfigError, match="--dense drops nothing, and --dial scales what is dropped"):
         ExportRequest(run=run, out=tmp_path / "out", dense=True, dial=True)
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+@pytest.fixture(scope="module")
+def quantized(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run with scales."""
+    from thresher.engine.backends.linear import check_int8
+    from thresher.engine.find_scales import find_scales
+    from thresher.engine.scales import write_scales
+    from thresher.models.checkpoint import load
+
+    try:
+        check_int8()
+    except ConfigError as why:
+        pytest.skip(str(why))
+    folder = tmp_path_factory.mktemp("quantized") / "run"
+    shutil.copytree(run, folder)
+    checkpoint = load(folder)
+    rows = [(list(checkpoint.tokenizer(text)["input_ids"]), None) for text in TEXTS * 4]
+    write_scales(folder, find_scales(checkpoint.model, rows))
+    return folder
+
+
+def lines(folder: Path) -> Path:
+    """A file of texts without labels."""
+    file = folder / "texts.txt"
+    file.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return file
+
+
+def test_int8_is_measured_beside_the_engine(quantized: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = thresher.export(quantized, out=out, int8=True, texts=lines(tmp_path), kept=True)
+    assert result.file == out / "onnx" / "model_quantized.onnx"
+    told = json.loads((out / "thresher_export.json").read_text())["quality"]
+    assert result.quality is not None and told == result.quality.to_dict()
+    assert set(told) >= {"fp32", "int8-static", "exported", "split", "rows"} and told["rows"] == len(TEXTS)
+    assert told["agreement_with_the_engine"] >= 0.99 and told["kept_alone_as_in_a_batch"] == 1.0
+    assert told["fp32"]["agreement"] == 1.0
+
+
+def test_a_file_that_disagrees_with_the_engine_is_not_kept(
+    quantized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from thresher.jobs import export_quality
+
+    monkeypatch.setattr(export_quality, "LEAST", 1.01)
+    with pytest.raises(ModelError, match=r"agrees with the engine in int8-static by .*, and 1.01 is the least"):
+        thresher.export(quantized, out=tmp_path / "out", int8=True, texts=lines(tmp_path))
+    assert not (tmp_path / "out").exists()
+
+
+def test_int8_needs_a_quantized_run(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="has no int8 scales; make a run that has: thresher quantize"):
+        thresher.export(run, out=tmp_path / "out", int8=True)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_openvino_has_the_same_model(run: Path, quantized: Path, tmp_path: Path, int8: bool) -> None:
+    openvino = pytest.importorskip("openvino")
+    out, rows = tmp_path / "out", {"texts": lines(tmp_path)} if int8 else {}
+    result = thresher.export(quantized if int8 else run, out=out, format="openvino", int8=int8, **rows)
+    assert result.file == out / "openvino_model.xml" and (out / "openvino_model.bin").is_file()
+    assert not (out / "onnx").exists() and not list(out.glob("*.onnx")) and not list(out.glob("counting*"))
+    assert [value.get_any_name() for value in openvino.Core().read_model(result.file).outputs] == ["logits"]
+
+
+def test_what_does_not_go_together(run: Path, tmp_path: Path) -> None:
+    for given, rule in (
+        ({"format": "tflite"}, "format = 'tflite' is not one of: onnx, openvino"),
+        ({"format": "openvino", "dial": True}, "leave out --dial, or --format"),
+        ({"texts": "a.txt", "task": "sst2"}, "--texts a.txt stands alone"),
+    ):
+        with pytest.raises(ConfigError, match=rule):
+            ExportRequest(run=run, out=tmp_path / "out", **given)

@@ -20,6 +20,10 @@ SHORT = {
     "hugging face compiled": "HF compiled",
     "onnxruntime, sorted": "onnxruntime sorted",
     "openvino, sorted": "openvino sorted",
+    "thresher export dense, onnxruntime": "export dense ORT",
+    "thresher export pruned, onnxruntime": "export pruned ORT",
+    "thresher export dense, openvino": "export dense OV",
+    "thresher export pruned, openvino": "export pruned OV",
     "sentence transformers": "ST",
     "sentence transformers, sorted": "ST sorted",
 }
@@ -32,7 +36,8 @@ COLUMNS = (
 LEGEND = {
     "cpu": (
         "HF, onnxruntime, openvino: dense, padded (sorted: texts by length);\n"
-        f"thresher: ours, no padding. {COLUMNS}peak, in a process alone."
+        "thresher: ours, no padding; export: our graphs in onnxruntime (ORT) and\n"
+        f"OpenVINO (OV), one text in that of --batch-one. {COLUMNS}peak, in a process alone."
     ),
     "cuda": (
         "HF: dense, padded (sorted: texts by length; compiled: all to one width);\n"
@@ -72,8 +77,9 @@ def bench(
     engines: Annotated[
         str | None,
         typer.Option(
-            help="only these, such as hf,thresher: of hf, onnxruntime, openvino, thresher; on cuda of hf, compile, "
-            "unpadded, thresher; st (sentence-transformers) for rerankers and embedders. HF fp32 always takes part"
+            help="only these, such as hf,thresher: of hf, onnxruntime, openvino, thresher, export; on cuda of hf, "
+            "compile, unpadded, thresher; st (sentence-transformers) for rerankers and embedders. HF fp32 always takes "
+            "part"
         ),
     ] = None,
     memory: Annotated[bool, typer.Option(help="measure each row's peak memory, alone")] = True,

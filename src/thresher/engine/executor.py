@@ -14,7 +14,6 @@ from thresher.engine.inputs import Tables
 from thresher.errors import ModelError
 from thresher.tokenizing.tokens import Tokens
 
-EXECUTED = ("first", "mean")  # what exported graphs give heads to read; the engine's executors give all
 Ids = Sequence[Sequence[int]] | Tokens
 Types = Sequence[Sequence[int] | None] | None  # missing token types are zeros
 
@@ -71,14 +70,6 @@ class Executor(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """What is computed, and how."""
-
-
-def check_reads(plan: PruningPlan) -> None:
-    """Refuse a head that is not executed there yet, before it is taken for another one."""
-    if plan.reads not in EXECUTED:
-        raise ModelError(
-            f"heads that read {plan.reads} cannot be executed yet; those that read {' or '.join(EXECUTED)} can"
-        )
 
 
 def description(executor: Executor, *, backend: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from thresher.evaluation.exported import PREFIX, Exported
 from thresher.evaluation.rivals import Row, open_onnxruntime, open_openvino, padded
 from thresher.hardware import native_bf16_on_cpu
 
@@ -86,6 +87,10 @@ def build(spec: Spec) -> Contender:
     """Load a contender; several rows may share the result's `run`."""
     if spec.kind == "onnxruntime":
         return Contender(spec, _on_padded(open_onnxruntime(spec.path, threads=spec.threads), spec))
+    if spec.kind.startswith(PREFIX):
+        exported = Exported(spec.path, threads=spec.threads)
+        about = exported.about
+        return Contender(spec, exported, counts_last=about["counts_last"], alone=about["alone"])
     if spec.kind == "openvino":
         # What NNCF leaves in floating point runs in bf16 where that is native: the plugin's own choice, and the faster.
         wants_bf16 = spec.dtype == "bf16" or (spec.dtype == "int8" and native_bf16_on_cpu())

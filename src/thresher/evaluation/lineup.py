@@ -10,6 +10,7 @@ from thresher.core.heads import OF_TOKENS
 from thresher.errors import CheckpointError, ConfigError, ModelError
 from thresher.evaluation.alone import alone
 from thresher.evaluation.contenders import COMPILED, EAGER, SORTED, STACK, UNPADDED, Contender, Spec, build, load_ours
+from thresher.evaluation.exported import NAMES, PACKAGES, PREFIX, RUNTIMES, make_exported, parts_of
 from thresher.evaluation.rivals import (
     NEEDS,
     Row,
@@ -136,6 +137,7 @@ def groups(device: str = "cpu", half: str = "fp16", means: str = "classes") -> d
             **stack,
             **({} if means in OF_TOKENS else exported),
             "thresher": [Group(OURS, dtype) for dtype in ("fp32", "bf16", "int8", "int8-static")],
+            "export": [Group(NAMES[runtime], dtype) for runtime in RUNTIMES for dtype in ("fp32", "int8-static")],
         }
     return {
         "hf": [Group((HF,), "fp32"), Group((EAGER,), half), Group((HF, HF + SORTED), half)],
@@ -181,7 +183,10 @@ def line_up(
                 contenders += _enter(group, material)
             except Exception as error:  # converters, compilers and runtimes of others raise every kind
                 name = group.names[0]
-                ours_cannot = group.names == OURS and isinstance(error, ConfigError)  # int8 on a CPU without VNNI
+                # int8 on a CPU without VNNI; a layer or rule that no graph has yet
+                ours_cannot = (group.names == OURS and isinstance(error, ConfigError)) or (
+                    name.startswith(PREFIX) and isinstance(error, ConfigError | ModelError)
+                )
                 if (name, group.dtype) not in NEEDS and name not in (COMPILED, UNPADDED, STACK) and not ours_cannot:
                     raise
                 why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -202,6 +207,9 @@ def _cannot(group: Group, device: str) -> str | None:
     if group.dtype == "bf16" and not native_bf16_on_cpu():
         return "the processor has no native bfloat16"
     key = (group.names[0], group.dtype)
+    if key[0].startswith(PREFIX):
+        absent = [name for name in PACKAGES[parts_of(key[0])[1]] if find_spec(name) is None]
+        return f"{absent[0]} is not installed; pip install 'thresher[bench]'" if absent else None
     package = missing_package(*key) if key in NEEDS else None
     return f"{package} is not installed; pip install 'thresher[bench]'" if package else None
 
@@ -217,7 +225,7 @@ def _enter(group: Group, material: Material) -> list[Contender]:
             path,
             pad_id=material.pad_id,
             threads=material.threads,
-            scales=_scales(name, path, material) if group.dtype == "int8-static" else None,
+            scales=_scales(name, path, material) if group.dtype == "int8-static" and name in OURS else None,
             device=material.device,
             mode=group.mode,
             # Every shape is compiled: one width for whole batches, the rest and single texts, that of the longest.
@@ -236,6 +244,8 @@ def _enter(group: Group, material: Material) -> list[Contender]:
 def _path(engine: str, dtype: str, material: Material) -> Path:
     """What a contender loads; a rival's file is made first, in a process of its own."""
     kind = engine.removesuffix(SORTED)
+    if kind.startswith(PREFIX):
+        return _exported(kind, dtype, material)
     if kind == "thresher pruned":
         return material.run
     if (kind, dtype) not in NEEDS:
@@ -259,6 +269,15 @@ def _path(engine: str, dtype: str, material: Material) -> Path:
     return int8 if dtype == "int8" else fp32
 
 
+def _exported(name: str, dtype: str, material: Material) -> Path:
+    """The folder of our graphs, made in a process of its own as a rival's file is."""
+    kind, runtime = parts_of(name)
+    source, folder = material.run if kind == "pruned" else material.dense, material.work / f"{name}, {dtype}"
+    scales = _scales(f"thresher {kind}", source, material) if dtype == "int8-static" else None
+    alone(make_exported, source, folder, kind, runtime, scales)
+    return folder
+
+
 def _scales(name: str, path: Path, material: Material) -> Path:
     """Our static int8's file of scales: a quantized run's own, else made from the texts that OpenVINO's int8 gets."""
     from thresher.engine.backends.linear import check_int8
@@ -270,6 +289,8 @@ def _scales(name: str, path: Path, material: Material) -> Path:
     check_int8()
     texts = [(row.input_ids, row.token_type_ids) for row in material.calibration]
     folder = material.work / name
+    if (folder / SCALES).exists():
+        return folder / SCALES
     folder.mkdir(exist_ok=True)
     write_scales(folder, find_scales(load_ours(name, path)[0], texts))
     return folder / SCALES

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from thresher.evaluation.contenders import SORTED, STACK
+from thresher.evaluation.exported import PREFIX
 
 Table = list[dict[str, Any]]  # rows as Speed.to_dict() gives them
 PAYS = 1.02  # below this a difference is the machine's noise
@@ -172,14 +173,26 @@ def _one_text(rows: Table) -> OneText:
     def quickest(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
         return min(found, key=lambda row: float(row["latency_ms_p50"]))
 
+    def ours(kind: str) -> dict[str, Any]:
+        """Of the engine and the exported graphs."""
+        return quickest(
+            r for r in rows if r["engine"] == f"thresher {kind}" or r["engine"].startswith(f"{PREFIX} {kind}")
+        )
+
     rival = quickest(filter(is_rival, rows))
-    pruned, dense = (quickest(r for r in rows if r["engine"] == f"thresher {kind}") for kind in ("pruned", "dense"))
+    pruned, dense = ours("pruned"), ours("dense")
     return OneText(
         **{name: row["latency_ms_p50"] for name, row in (("pruned", pruned), ("dense", dense), ("rival", rival))},
-        pruned_dtype=pruned["dtype"],
-        dense_dtype=dense["dtype"],
+        pruned_dtype=_way(pruned),
+        dense_dtype=_way(dense),
         rival_name=f"{rival['engine'].removesuffix(SORTED)} {rival['dtype']}",
     )
+
+
+def _way(row: dict[str, Any]) -> str:
+    """The arithmetic, and the runtime of an exported graph."""
+    _, exported, runtime = row["engine"].partition(", ")
+    return f"{row['dtype']} exported to {runtime}" if exported else str(row["dtype"])
 
 
 def _against(pruned: dict[str, Any], rivals: Table) -> Against | None:

@@ -1,13 +1,14 @@
 """The whole graph: inputs, embeddings, layers, head, outputs."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from thresher.core.plan import PruningPlan
-from thresher.engine.executor import check_reads
+from thresher.engine.backends.cpu import check_scales
 from thresher.engine.supported import check_supported
-from thresher.engine.weights import Weights
+from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ModelError
 from thresher.exporting.graph import IR_VERSION, OPSET, Graph
 from thresher.exporting.layers import LayerNodes, Rows
@@ -16,16 +17,20 @@ from thresher.records import thresher_version
 
 NEVER_EMPTY = {"first", "first_segment"}  # groups that every text has a token of
 LOGITS, STATES, EMBEDDING, KEPT, DIAL = "logits", "last_hidden_state", "sentence_embedding", "kept", "dial"
+PASSED = "passed"
+SPAN = ("start_logits", "end_logits")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
     """What the graph is like. types: it has the input token_type_ids; one: for single texts; kept: it also gives the
-    counts of kept tokens; dial: thresholds can be scaled when it runs; half: matrices are stored in fp16."""
+    counts of kept tokens; passed: and how many layers passed each token on; dial: thresholds can be scaled when it
+    runs; half: matrices are stored in fp16."""
 
     types: bool = False
     one: bool = False
     kept: bool = False
+    passed: bool = False
     dial: bool = False
     half: bool = False
 
@@ -42,19 +47,24 @@ class Inputs:
     total: str  # (1,) int64
 
 
-def build_model(weights: Weights, plan: PruningPlan, *, form: Form, embeds: bool = False) -> Any:
-    """An ONNX model that drops what the plan says. `embeds`: its outputs are embeddings, not logits."""
+def build_model(
+    weights: Weights, plan: PruningPlan, *, form: Form, means: str = "classes", scales: Sequence[LayerScales] = ()
+) -> Any:
+    """An ONNX model that drops what the plan says. `means`: what outputs are, one of `core.heads.MEANINGS`; `scales`:
+    those of a quantized run, one per layer, whose products are then in int8."""
     from onnx import TensorProto, helper, numpy_helper
 
     check_supported("export", weights.specs)
     check_plan(plan)
+    if scales:
+        check_scales(scales, weights)
     graph = Graph(half=form.half)
     size: list[int | str] = [1 if form.one else "batch", "length"]
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if form.types else [])]
     taken = [helper.make_tensor_value_info(name, TensorProto.INT64, size) for name in names]
     dial = DIAL if form.dial else None
     inputs = _inputs(graph, weights, plan, form)
-    layers = LayerNodes(graph, weights, plan, dial=dial)
+    layers = LayerNodes(graph, weights, plan, dial=dial, scales=scales)
     rows, kept = inputs.rows, []
     for index in range(layers.alone):
         rows = layers.layer(index, rows)
@@ -65,20 +75,12 @@ def build_model(weights: Weights, plan: PruningPlan, *, form: Form, embeds: bool
         graph.rename_(value, name)
         outputs.append(helper.make_tensor_value_info(name, kind, shape))
 
-    width = weights.shape.width
-    if plan.restores:
-        states = _restored(graph, inputs, rows, layers)
-        read = _mean(graph, states, inputs)
-    else:
-        read = layers.first_tokens(rows)
-        states = graph.node("Unsqueeze", read, graph.whole(1))
-    result, count = _head(graph, weights, read)
-    if embeds:
-        give(states, STATES, [size[0], "length" if plan.restores else 1, width])
-    result = _only_of_texts(graph, result, inputs.wrong)
-    give(result, EMBEDDING if embeds else LOGITS, [size[0], count])
+    for name, (value, shape) in _answers(graph, weights, plan, means, inputs, rows, layers).items():
+        give(value, name, [size[0], *shape])
     if form.kept:
         give(_kept(graph, kept, inputs.counts, layers=plan.layers), KEPT, [size[0], plan.layers], TensorProto.INT64)
+    if form.passed:
+        give(_passed(graph, inputs, rows, layers, plan), PASSED, [size[0], "length"], TensorProto.INT64)
     if dial is not None:
         taken.append(helper.make_tensor_value_info(DIAL, TensorProto.FLOAT, []))
         graph.initializers.append(numpy_helper.from_array(_one(), DIAL))
@@ -94,7 +96,6 @@ def build_model(weights: Weights, plan: PruningPlan, *, form: Form, embeds: bool
 
 def check_plan(plan: PruningPlan) -> None:
     """Refuse what the graph cannot compute."""
-    check_reads(plan)
     if any(value > 0 for value in plan.thresholds) and not NEVER_EMPTY & set(plan.protect):
         raise ModelError(
             f"protect = {list(plan.protect)} lets texts lose all their tokens, which the graph cannot compute; retrain "
@@ -147,13 +148,14 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
     hidden = graph.norm(hidden, weights.embedding_norm, name="embedding_norm")
     if weights.projection is not None:
         hidden = graph.affine(hidden, weights.projection, name="projection")
+    prunes = any(value > 0 for value in plan.thresholds)
     live: Live = OneText(graph, counts=counts) if form.one else Batch(graph, counts=counts, total=total)
     rows = Rows(
         live=live,
         hidden=hidden,
         protected=_protected(graph, plan, mask=mask, rank=rank, packed=packed),
         positions=None if weights.distance_bias is None else positions,
-        origin=_all_rows(graph, total) if plan.restores and any(value > 0 for value in plan.thresholds) else None,
+        origin=_all_rows(graph, total) if (plan.restores or form.passed) and prunes else None,
     )
     return Inputs(rows=rows, mask=mask, counts=counts, wrong=wrong, total=total)
 
@@ -201,21 +203,76 @@ def _protected(graph: Graph, plan: PruningPlan, *, mask: str, rank: str, packed:
     return str(packed(joined))
 
 
-def _restored(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes) -> str:
-    """(batch, length, width): every token's last known state in its place, and zeros for padding."""
+def _answers(
+    graph: Graph, weights: Weights, plan: PruningPlan, means: str, inputs: Inputs, rows: Rows, layers: LayerNodes
+) -> dict[str, tuple[str, list[int | str]]]:
+    """The outputs by name, with their sizes beside the batch's."""
+    width = weights.shape.width
+    if plan.reads == "tokens":
+        # The head comes first: it leaves few numbers of each token to be put in its place.
+        found, count = _head(graph, weights, _all_states(graph, rows, layers))
+        found = _in_place(graph, found, inputs, _places(graph, inputs, rows, layers))
+        found = _only_of_texts(graph, found, inputs.wrong, axes=(1, 2))
+        if means != "span":
+            return {LOGITS: (found, ["length", count])}
+        parts = graph.node("Split", found, axis=2, num_outputs=2, outputs=2)
+        return {
+            name: (graph.node("Squeeze", part, graph.whole(2)), ["length"])
+            for name, part in zip(SPAN, parts, strict=True)
+        }
+    if plan.restores:
+        states = _in_place(graph, _all_states(graph, rows, layers), inputs, _places(graph, inputs, rows, layers))
+        read = _mean(graph, states, inputs)
+    else:
+        read = layers.first_tokens(rows)
+        states = graph.node("Unsqueeze", read, graph.whole(1))
+    result, count = _head(graph, weights, read)
+    result = _only_of_texts(graph, result, inputs.wrong)
+    if means != "embedding":
+        return {LOGITS: (result, [count])}
+    return {STATES: (states, ["length" if plan.restores else 1, width]), EMBEDDING: (result, [count])}
+
+
+def _all_states(graph: Graph, rows: Rows, layers: LayerNodes) -> str:
+    """(total, width) every token's last known state: those of dropped tokens layer by layer, then those left."""
+    if not layers.left:
+        return rows.hidden
+    return str(graph.node("Concat", *(part for part, _, _ in layers.left), rows.hidden, axis=0))
+
+
+def _places(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes) -> str:
+    """(batch, length) the row of `_all_states` for every place of the input; padding has any."""
     numbers = graph.node("Cast", graph.node("Reshape", inputs.mask, graph.whole(-1)), to=7)
     place = graph.node("Sub", graph.node("CumSum", numbers, graph.one_whole(0)), graph.one_whole(1))
     place = graph.node("Max", place, graph.one_whole(0))  # padding before the first text
-    states = rows.hidden
     if layers.left and rows.origin is not None:
-        states = graph.node("Concat", *(part for part, _ in layers.left), rows.hidden, axis=0)
-        origins = graph.node("Concat", *(origin for _, origin in layers.left), rows.origin, axis=0)
+        origins = graph.node("Concat", *(origin for _, origin, _ in layers.left), rows.origin, axis=0)
         # Where each row of the input has gone: the order that sorts the origins.
         _, order = graph.node("TopK", origins, inputs.total, axis=0, largest=0, sorted=1, outputs=2)
         place = graph.node("Gather", order, place, axis=0)
-    place = graph.node("Reshape", place, graph.node("Shape", inputs.mask))
+    return str(graph.node("Reshape", place, graph.node("Shape", inputs.mask)))
+
+
+def _passed(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes, plan: PruningPlan) -> str:
+    """(batch, length) how many layers passed each token on; 0 for padding. From `alone` on these are first tokens."""
+
+    def each(number: int, like: str) -> str:
+        return str(graph.node("Expand", graph.one_whole(number), graph.node("Shape", like)))
+
+    last = rows.origin if rows.origin is not None else _all_rows(graph, inputs.total)
+    numbers = [*(each(index, origin) for _, origin, index in layers.left), each(layers.alone, last)]
+    joined = graph.node("Concat", *numbers, axis=0) if len(numbers) > 1 else numbers[0]
+    found = graph.node("Gather", joined, _places(graph, inputs, rows, layers), axis=0)
+    if not plan.restores:
+        rank = graph.node("CumSum", graph.node("Cast", inputs.mask, to=7), graph.one_whole(1))
+        found = graph.node("Where", graph.node("Equal", rank, graph.one_whole(1)), graph.one_whole(plan.layers), found)
+    return str(graph.node("Where", inputs.mask, found, graph.one_whole(0)))
+
+
+def _in_place(graph: Graph, values: str, inputs: Inputs, places: str) -> str:
+    """(total, n) -> (batch, length, n), zeros for padding."""
     alive = graph.node("Unsqueeze", inputs.mask, graph.whole(2))
-    return str(graph.node("Where", alive, graph.node("Gather", states, place, axis=0), graph.number(0.0)))
+    return str(graph.node("Where", alive, graph.node("Gather", values, places, axis=0), graph.number(0.0)))
 
 
 def _mean(graph: Graph, states: str, inputs: Inputs) -> str:
@@ -231,6 +288,8 @@ def _head(graph: Graph, weights: Weights, read: str) -> tuple[str, int]:
         read = graph.affine(read, head.dense, name="head.dense")
     if head.activation is not None:
         read = graph.activation(read, head.activation)
+    if head.norm is not None:
+        read = graph.norm(read, head.norm, name="head.norm")
     if head.output is not None:
         read, width = graph.affine(read, head.output, name="head.output"), len(head.output.bias)
     if head.normalised:
@@ -241,9 +300,9 @@ def _head(graph: Graph, weights: Weights, read: str) -> tuple[str, int]:
     return read, width
 
 
-def _only_of_texts(graph: Graph, result: str, wrong: str) -> str:
+def _only_of_texts(graph: Graph, result: str, wrong: str, *, axes: tuple[int, ...] = (1,)) -> str:
     """NaN for a text without tokens or with too many, in runtimes that do not refuse it."""
-    column = graph.node("Unsqueeze", wrong, graph.whole(1))
+    column = graph.node("Unsqueeze", wrong, graph.whole(*axes))
     return str(graph.node("Where", column, graph.number(math.nan), result))
 
 

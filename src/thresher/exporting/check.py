@@ -1,7 +1,8 @@
 """A written file against the engine's reference: the same outputs and the same decisions, on real and hostile texts.
 
 Pruning is discontinuous: where a score lies within EPSILON of its threshold, the last digits decide, and either answer
-is right. Such a text's counts may differ, and its outputs are then not compared. Everything else must agree.
+is right. Such a text's counts may differ, and its outputs are then not compared. Everything else must agree. In int8
+the last digits also decide about whole bytes, so that both bounds are wider there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,20 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thresher.core.plan import PruningPlan
-from thresher.engine.backends.reference import Reference
 from thresher.engine.packed import PackedExecutor
 from thresher.engine.ragged import Ragged
-from thresher.engine.weights import Weights
+from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ModelError
-from thresher.exporting.build import DIAL, EMBEDDING, KEPT, LOGITS, Form
+from thresher.exporting.build import DIAL, EMBEDDING, KEPT, LOGITS, SPAN, Form
+from thresher.exporting.int8 import Simulated
+from thresher.exporting.opened import Arrays, Opened, open_file, padded
 
 TOLERANCE = 1e-5  # of outputs, times the largest of them where that is above 1
 EPSILON = 1e-5  # of relative scores, whose mean is 1
+INT8_TOLERANCE = INT8_EPSILON = 0.05
 EXTRA = 3  # columns of padding beside the longest text
 SHORT = 128  # longer texts share no batch with many others: the check would take minutes
 
 Text = tuple[list[int], list[int] | None]  # token ids and their types
-Arrays = dict[str, NDArray[Any]]
 
 REAL = (
     ("a gripping film that never lets go", "who made it?"),
@@ -52,11 +54,11 @@ class Checked:
     at_a_threshold: int
 
 
-class Watched(Reference):
+class Watched(Simulated):
     """Remembers how near any score of a text came to its threshold, in units of relative scores."""
 
-    def __init__(self, weights: Weights, plan: PruningPlan) -> None:
-        super().__init__(weights, plan)
+    def __init__(self, weights: Weights, plan: PruningPlan, scales: Sequence[LayerScales] = ()) -> None:
+        super().__init__(weights, plan, scales)
         self.nearest: dict[int, float] = {}
 
     def attend(self, index: int, hidden: Tensor, runs: Ragged, *, scored: bool) -> tuple[Tensor, Tensor | None]:
@@ -93,24 +95,28 @@ def check_file(
     form: Form,
     texts: Sequence[Text],
     counting: Path,
+    scales: Sequence[LayerScales] = (),
 ) -> Checked:
-    """Compare, or say where they differ. plans: by dial; `counting`: the same file with the output of kept counts."""
-    session, counts = _session(file), _session(counting)
+    """Compare, or say where they differ. plans: by dial; `counting`: the same file with the output of kept counts;
+    `scales`: those of a file in int8."""
+    opened, counts = (open_file(each, threads=torch.get_num_threads()) for each in (file, counting))
+    tolerance, epsilon = bounds(int8=bool(scales))
     largest, top, batches, tied = 0.0, 0.0, 0, set()
     for dial, plan in plans.items():
-        reference = Watched(weights, plan)
+        reference = Watched(weights, plan, scales)
         types = [kinds for _, kinds in texts] if form.types else None
         expected = PackedExecutor(reference).compute([ids for ids, _ in texts], types)
-        outputs, kept = expected.outputs.numpy(), expected.kept.numpy()
-        top = max(top, float(np.abs(outputs).max()))
-        allowed = TOLERANCE * max(1.0, float(np.abs(outputs).max()))
+        kept = expected.kept.numpy()
+        outputs = _by_text(expected.outputs.numpy(), [len(ids) for ids, _ in texts], plan)
+        highest = max(float(np.abs(values).max()) for values in outputs)
+        top, allowed = max(top, highest), tolerance * max(1.0, highest)
         for numbers, arrays in _batches(texts, form):
             arrays |= {DIAL: np.array(dial, np.float32)} if form.dial else {}
-            found, passed = _result(session, arrays), counts.run([KEPT], arrays)[0]
+            found, passed = results_of(opened, arrays), counts([KEPT], arrays)[0]
             batches += 1
             for row, number in enumerate(numbers):
                 if not np.array_equal(passed[row], kept[number]):
-                    if reference.nearest.get(number, np.inf) > EPSILON:
+                    if reference.nearest.get(number, np.inf) > epsilon:
                         raise _differs(
                             texts[number], dial, f"kept counts are {passed[row].tolist()}, not {kept[number].tolist()}"
                         )
@@ -132,6 +138,16 @@ def check_file(
     )
 
 
+def bounds(*, int8: bool) -> tuple[float, float]:
+    """What outputs may differ by, times the largest where that is above 1, and how near a threshold excuses counts."""
+    return (INT8_TOLERANCE, INT8_EPSILON) if int8 else (TOLERANCE, EPSILON)
+
+
+def _by_text(outputs: NDArray[Any], lengths: Sequence[int], plan: PruningPlan) -> list[NDArray[Any]]:
+    """(outputs,) for each text, or (tokens, outputs) where the head reads them all."""
+    return np.split(outputs, np.cumsum(lengths)[:-1]) if plan.reads == "tokens" else list(outputs)
+
+
 def _differs(text: Text, dial: float, what: str) -> ModelError:
     where = f"for a text of {len(text[0])} tokens" + ("" if dial == 1 else f" at dial {dial:g}")
     return ModelError(f"the exported graph is not the engine's model: {what}, {where}; nothing was written")
@@ -145,32 +161,15 @@ def _batches(texts: Sequence[Text], form: Form) -> Iterator[tuple[list[int], Arr
     together = [] if form.one else [short, [*short[:2], *long]]
     for numbers in (*together, *([number] for number in (every if form.one else every[:2]))):
         for extra, left in ((0, False), (EXTRA, False), (EXTRA, True)):
-            yield numbers, padded([texts[number] for number in numbers], form, extra=extra, left=left)
+            yield numbers, padded([texts[number] for number in numbers], types=form.types, extra=extra, left=left)
 
 
-def padded(texts: Sequence[Text], form: Form, *, extra: int = 0, left: bool = False) -> Arrays:
-    """(batch, length) arrays. What stands in the padding is nobody's business: it is not always the same."""
-    shape = (len(texts), max(len(ids) for ids, _ in texts) + extra)
-    arrays = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
-    for row, (ids, types) in enumerate(texts):
-        place = slice(shape[1] - len(ids), None) if left else slice(0, len(ids))
-        arrays["input_ids"][row, place], arrays["attention_mask"][row, place] = ids, 1
-        arrays["token_type_ids"][row, place] = types or 0
-    if not form.types:
-        del arrays["token_type_ids"]
-    return arrays
-
-
-def _session(file: Path) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
-    options.log_severity_level = 4  # what goes wrong comes as an exception
-    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-
-
-def _result(session: Any, arrays: Arrays) -> NDArray[np.float32]:
-    names = {output.name for output in session.get_outputs()}
-    found: NDArray[np.float32] = session.run([EMBEDDING if EMBEDDING in names else LOGITS], arrays)[0]
-    return found
+def results_of(opened: Opened, arrays: Arrays) -> list[NDArray[Any]]:
+    """What each text of the batch gets: (outputs,), or (tokens, outputs) of a head that reads them all."""
+    if SPAN[0] in opened.names:
+        found = np.stack(opened(SPAN, arrays), axis=-1)
+    else:
+        found = opened([EMBEDDING if EMBEDDING in opened.names else LOGITS], arrays)[0]
+    if found.ndim == 2:
+        return list(found)
+    return [row[mask == 1] for row, mask in zip(found, arrays["attention_mask"], strict=True)]

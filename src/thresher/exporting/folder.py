@@ -14,19 +14,48 @@ from thresher.errors import ConfigError, ModelError
 from thresher.models.embedder import Embedder
 from thresher.models.stored import write_folder
 
+# Where optimum and transformers.js look for them.
 MODEL = Path("onnx") / "model.onnx"
+INT8_MODEL = Path("onnx") / "model_quantized.onnx"
+OPENVINO_MODEL = Path("openvino_model.xml")
+FORMATS = ("onnx", "openvino")
 ABOUT = "thresher_export.json"  # not thresher.json: an exported folder is no run
 NEEDS = ("onnx", "onnxruntime")
 LARGEST = 1_900_000_000  # bytes of one protobuf file, a little below its limit
 
 
-def check_packages() -> None:
+def needs(form: str) -> tuple[str, ...]:
+    """The packages that a format needs."""
+    return (*NEEDS, "openvino") if form == "openvino" else NEEDS
+
+
+def check_packages(form: str = "onnx") -> None:
     """Say at once which package is missing."""
-    for name in NEEDS:
+    for name in needs(form):
         if find_spec(name) is None:
+            extra = "bench" if name == "openvino" else "export"
             raise ConfigError(
-                f"the package {name} is not installed, and export needs it; pip install 'thresher[export]'"
+                f"the package {name} is not installed, and export needs it; pip install 'thresher[{extra}]'"
             )
+
+
+def place_of(form: str, *, int8: bool) -> Path:
+    """The graph's file inside the folder."""
+    if form == "openvino":
+        return OPENVINO_MODEL
+    return INT8_MODEL if int8 else MODEL
+
+
+def write_openvino(model: Any, file: Path) -> None:
+    """The same graph, read and written by OpenVINO; all weights stay as they are."""
+    import openvino
+
+    whole = file.with_suffix(".onnx")
+    write_graph(model, whole)
+    # What convert_model does with a file, but for taking a comma in its name for the end of it.
+    openvino.save_model(openvino.Core().read_model(whole), file, compress_to_fp16=False)
+    for left in file.parent.glob(f"{whole.name}*"):
+        left.unlink()
 
 
 def write_graph(model: Any, file: Path, *, largest: int = LARGEST) -> None:

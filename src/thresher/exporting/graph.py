@@ -63,6 +63,22 @@ class Graph:
         """A float32 number without dimensions."""
         return self._constant(("number", value), np.array(value, np.float32))
 
+    def byte(self, value: int) -> str:
+        """A uint8 number without dimensions."""
+        return self._constant(("byte", value), np.array(value, np.uint8))
+
+    def dequantized(self, codes: Tensor, worth: Tensor, *, name: str) -> str:
+        """Whole numbers as what they stand for: (rows, in) int8 codes times their row's worth (rows,)."""
+        stored = codes.cpu().numpy()
+        parts = (
+            self._constant(("codes", name), stored, name=name),
+            self.vector(worth, name=f"{name}_scale"),
+            self._constant(("zeros", len(stored), stored.dtype.name), np.zeros(len(stored), stored.dtype)),
+        )
+        if ("dequantized", name) not in self._made:
+            self._made["dequantized", name] = self.node("DequantizeLinear", *parts, axis=0)
+        return self._made["dequantized", name]
+
     def affine(self, values: str, affine: Affine, *, name: str, scale: float = 1.0, scaled: int = 0) -> str:
         """(rows, in) -> (rows, out); the first `scaled` outputs are multiplied by `scale`."""
         if scale == 1.0 or not scaled:

@@ -1,16 +1,19 @@
 """The layers as nodes: attention with its scores on live rows, the rest of a layer, and what a layer drops."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from thresher.core.layer import Steps, finish
 from thresher.core.plan import PruningPlan
-from thresher.engine.weights import Affine, Layer, Norm, Weights
+from thresher.engine.backends.linear import ZERO
+from thresher.engine.weights import Affine, Layer, LayerScales, Norm, Weights
 from thresher.exporting.graph import Graph
+from thresher.exporting.int8 import int8_affine, zero_of
 from thresher.exporting.rows import Live, true_places
 
 TINY = float(np.finfo(np.float32).tiny)
@@ -31,13 +34,23 @@ class Rows:
 
 
 class LayerNodes:
-    """Adds layers to a graph. `dial` is the graph's input that scales thresholds, or None."""
+    """Adds layers to a graph. `dial` is the graph's input that scales thresholds, or None; with `scales`, one per
+    layer, products are in static int8."""
 
-    def __init__(self, graph: Graph, weights: Weights, plan: PruningPlan, *, dial: str | None = None) -> None:
-        self.graph, self.weights, self.plan, self.dial = graph, weights, plan, dial
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Weights,
+        plan: PruningPlan,
+        *,
+        dial: str | None = None,
+        scales: Sequence[LayerScales] = (),
+    ) -> None:
+        self.graph, self.weights, self.plan, self.dial, self.scales = graph, weights, plan, dial, scales
         # Where the dial may be 0, no layer is known to pass on first tokens only but the last.
         self.alone = plan.alone if dial is None or plan.restores else plan.layers - 1
-        self.left: list[tuple[str, str]] = []  # states and origins of dropped tokens, for heads that read them
+        # States and origins of dropped tokens, for who reads them, and the layer that dropped them.
+        self.left: list[tuple[str, str, int]] = []
         self._bias: tuple[Live, str] | None = None
         self._off = None if dial is None else graph.node("Not", graph.node("Greater", dial, graph.number(0.0)))
 
@@ -53,7 +66,7 @@ class LayerNodes:
         stay = live.rows_at(chosen)
         if rows.origin is not None:
             gone = live.rows_at(true_places(graph, live.alive_and(graph.node("Not", keep))))
-            self.left.append((self._take(rows.hidden, gone), self._take(rows.origin, gone)))
+            self.left.append((self._take(rows.hidden, gone), self._take(rows.origin, gone), index))
         taken = {
             name: self._take(value, stay)
             for name in ("protected", "positions", "origin")
@@ -69,10 +82,10 @@ class LayerNodes:
         hidden = self._take(rows.hidden, live.first)
         query, rest = _part(layer.qkv, 0, width), _part(layer.qkv, width, 3 * width)
         scale = 1 / layer.spec.divisor
-        asked = graph.affine(hidden, query, name=f"{name}.query", scale=scale, scaled=width)
+        asked = self._product(self.alone, "qkv", hidden, query, name=f"{name}.query", scale=scale, scaled=width)
         lead = (0,) * live.lead
         asked = graph.node("Reshape", asked, graph.whole(*lead, layer.spec.heads, 1, width // layer.spec.heads))
-        both = live.grid(graph.affine(rows.hidden, rest, name=f"{name}.key_value"))
+        both = live.grid(self._product(self.alone, "qkv", rows.hidden, rest, name=f"{name}.key_value"))
         key, value = graph.node("Split", both, axis=-1, num_outputs=2, outputs=2)
         key, value = self._by_head(key, layer, live, turned=True), self._by_head(value, layer, live)
         probabilities = self._probabilities(asked, key, live, self._first_bias(rows))
@@ -81,7 +94,8 @@ class LayerNodes:
         hidden = self._finish(self.alone, context, hidden)
         for index in range(self.alone + 1, len(self.weights.layers)):
             name = f"{self._name(index)}.attention.value"
-            values = graph.affine(hidden, _part(self.weights.layers[index].qkv, 2 * width, 3 * width), name=name)
+            part = _part(self.weights.layers[index].qkv, 2 * width, 3 * width)
+            values = self._product(index, "qkv", hidden, part, name=name)
             hidden = self._finish(index, values, hidden)
         return hidden
 
@@ -89,7 +103,8 @@ class LayerNodes:
         """Context (batch x n, width) and scores (batch, n) on the grid."""
         graph, live, layer = self.graph, rows.live, self.weights.layers[index]
         width, name = self.weights.shape.width, f"{self._name(index)}.attention"
-        qkv = graph.affine(rows.hidden, layer.qkv, name=f"{name}.qkv", scale=1 / layer.spec.divisor, scaled=width)
+        scale = 1 / layer.spec.divisor
+        qkv = self._product(index, "qkv", rows.hidden, layer.qkv, name=f"{name}.qkv", scale=scale, scaled=width)
         query, key, value = graph.node("Split", live.grid(qkv), axis=-1, num_outputs=3, outputs=3)
         query, value = (self._by_head(part, layer, live) for part in (query, value))
         key = self._by_head(key, layer, live, turned=True)
@@ -167,33 +182,54 @@ class LayerNodes:
 
     def _finish(self, index: int, context: str, hidden: str) -> str:
         """Everything after attention: (rows, width) each."""
-        layer = self.weights.layers[index]
-        return finish(layer.spec, self._steps(layer, self._name(index)), context, hidden)
+        return finish(self.weights.layers[index].spec, self._steps(index), context, hidden)
 
-    def _steps(self, layer: Layer, name: str) -> Steps[str]:
-        graph = self.graph
+    def _steps(self, index: int) -> Steps[str]:
+        graph, layer, name = self.graph, self.weights.layers[index], self._name(index)
 
         def normed(norm: Norm | None, kind: str) -> Callable[[str], str]:
             return lambda values: values if norm is None else graph.norm(values, norm, name=f"{name}.{kind}")
 
         def feed_forward(values: str) -> str:
-            inner = graph.activation(graph.affine(values, layer.ffn_in, name=f"{name}.ffn_in"), layer.spec.activation)
-            return graph.affine(inner, layer.ffn_out, name=f"{name}.ffn_out")
+            inner = self._product(index, "ffn_in", values, layer.ffn_in, name=f"{name}.ffn_in")
+            inner = graph.activation(inner, layer.spec.activation)
+            return self._product(index, "ffn_out", inner, layer.ffn_out, name=f"{name}.ffn_out")
+
+        def output(context: str) -> str:
+            own = layer.attention_output
+            return self._product(index, "attention_output", context, own, name=f"{name}.attention.output")
 
         return Steps(
-            output=lambda context: graph.affine(context, layer.attention_output, name=f"{name}.attention.output"),
+            output=output,
             norms=(normed(layer.attention_norm, "attention_norm"), normed(layer.output_norm, "output_norm")),
             feed_forward=feed_forward,
             add=lambda values, residual: str(graph.node("Add", values, residual)),
         )
+
+    def _product(
+        self, index: int, site: str, values: str, affine: Affine, *, name: str, scale: float = 1.0, scaled: int = 0
+    ) -> str:
+        """`Graph.affine` in the graph's arithmetic."""
+        if not self.scales:
+            return self.graph.affine(values, affine, name=name, scale=scale, scaled=scaled)
+        if scaled:
+            factors = torch.ones(len(affine.bias))
+            factors[:scaled] = scale
+            affine = Affine(affine.weight.float() * factors[:, None], affine.bias.float() * factors)
+        own = self.scales[self._first_pass(index)]
+        zero = zero_of(self.weights.layers[index], own) if site == "ffn_out" else ZERO
+        return int8_affine(self.graph, values, affine, getattr(own, site), name=name, zero=zero)
 
     def _take(self, values: str, rows: str) -> str:
         return str(self.graph.node("Gather", values, rows, axis=0))
 
     def _name(self, index: int) -> str:
         """Passes that share a layer share its name, and so its weights."""
+        return f"layer.{self._first_pass(index)}"
+
+    def _first_pass(self, index: int) -> int:
         layers = self.weights.layers
-        return f"layer.{next(i for i, layer in enumerate(layers) if layer is layers[index])}"
+        return next(i for i, layer in enumerate(layers) if layer is layers[index])
 
 
 def _perm(live: Live, order: tuple[int, ...]) -> list[int]:

@@ -167,13 +167,13 @@ def _quantized(request: QuantizeRequest, progress: "Silent") -> QuantizeResult:
                 test=test,
                 split=split,
                 rows=len(examples),
-                score=_score(task, examples, read[1], null_threshold=head_of(model).null_threshold),
+                score=scoring(task, examples, read[1], null_threshold=head_of(model).null_threshold),
                 overwrite=request.overwrite,
                 on_texts=advance,
             )
 
 
-def _score(
+def scoring(
     task: "Task", rows: "list[Example]", data: "EncodedSet", *, null_threshold: float | None
 ) -> Callable[[Logits], dict[str, float]]:
     """The metrics of logits; of rows without labels against the first logits that it is given, those in fp32. data: the

@@ -1,0 +1,68 @@
+"""A page in headless Chromium: its folder served here, and what it reports."""
+
+import json
+import queue
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome-headless-shell")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=900,700")
+
+
+def browser() -> str | None:
+    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Serves files, and takes what the page posts."""
+
+    def __init__(self, *args: Any, reports: "queue.Queue[Any]", **named: Any) -> None:
+        self.reports = reports
+        super().__init__(*args, **named)
+
+    def do_POST(self) -> None:
+        self.reports.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing is to be read on the terminal."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[str, "queue.Queue[Any]"]]:
+    """The folder's address, and the reports of pages in it."""
+    reports: queue.Queue[Any] = queue.Queue()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, reports=reports, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", reports
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def reported(address: str, reports: "queue.Queue[Any]", *, seconds: float, shot: Path | None = None) -> Any:
+    """What the page at an address reports; `shot`: a picture of it, once it has."""
+    program = browser()
+    assert program is not None
+    # A picture waits for the page's own clock, which stands still while something is fetched or computed.
+    extra = [] if shot is None else [f"--screenshot={shot}", "--virtual-time-budget=60000"]
+    process = subprocess.Popen([program, *FLAGS, *extra, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        found = reports.get(timeout=seconds)
+        if shot is not None:
+            process.wait(timeout=seconds)
+        return found
+    finally:
+        process.kill()
+        process.wait()
