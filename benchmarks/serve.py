@@ -379,15 +379,16 @@ def core(options: argparse.Namespace) -> None:
 def table(options: argparse.Namespace) -> None:
     """The last measurement of everything, for people."""
     rows = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
-    latest = {(row["model"], row["part"], row["server"], row.get("loop"), row.get("load")): row for row in rows}
-    lines = ["<!-- serve -->", "| model | server | loop | requests/s | p50 ms | p95 ms | p99 ms | refused | accuracy |"]
-    lines.append("|---|---|---|---|---|---|---|---|---|")
+    keys = ("session", "model", "part", "server", "loop", "load")
+    latest = {tuple(row.get(key) for key in keys): row for row in rows}
+    head = "| session | model | server | loop | requests/s | p50 ms | p95 ms | p99 ms | refused | accuracy |"
+    lines = ["<!-- serve -->", head, "|---|---|---|---|---|---|---|---|---|---|"]
     for row in latest.values():
         if "p50_ms" not in row:
             continue
         loop = row["loop"] + (f", {row['load']:g} of it" if row.get("load") else "")
         loop += " twice over" if row["part"] == "overload" else ""
-        cells = [row["model"].rpartition("/")[2], row["server"], loop, f"{row['requests_per_s']:.1f}"]
+        cells = [row["session"], row["model"].rpartition("/")[2], row["server"], loop, f"{row['requests_per_s']:.1f}"]
         cells += [f"{row[name]:.0f}" for name in ("p50_ms", "p95_ms", "p99_ms")]
         quality = "-" if row["quality"] is None else f"{100 * row['quality']:.1f}"
         lines.append("| " + " | ".join([*cells, str(row["refused"]), quality]) + " |")
@@ -412,6 +413,7 @@ def main() -> None:
     parser.add_argument("--capacity", type=float, help="of part overload, where it was measured before")
     parser.add_argument("--degrade", action="store_true", help="part overload: with the gears of the run")
     parser.add_argument("--min-agreement", type=float, default=0.9)
+    parser.add_argument("--session", default="quiet", help="a name for measurements that may be compared")
     parser.add_argument("--out", type=Path, default=RECORDS)
     options = parser.parse_args()
     unknown = [name for name in options.servers.split(",") if name not in SERVERS]

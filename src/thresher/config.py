@@ -245,8 +245,7 @@ class TrainConfig(Settings):
     freeze_embeddings: bool = setting(True, "keep the word embeddings as they are")
     max_length: int | None = setting(
         128,
-        "longest sequence in tokens; longer ones are truncated and counted; contexts of questions and texts with tags "
-        "are read in windows of this length (questions: 384 unless told otherwise)",
+        "longest sequence in tokens, and of windows (for answers 384); longer ones are truncated and counted",
         low=4,
     )
     precision: str = setting(

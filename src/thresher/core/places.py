@@ -14,15 +14,16 @@ from thresher.core.layer import LayerSpec
 from thresher.core.scores import at_least_float32
 
 
-@lru_cache(maxsize=8)
-def frequencies(base: float, width: int) -> Tensor:
-    """(width / 2,) turns by position, in float32, as the models were trained with."""
-    return 1.0 / (base ** (torch.arange(0, width, 2, dtype=torch.float32) / width))
+@lru_cache(maxsize=16)
+def frequencies(base: float, width: int, device: torch.device) -> Tensor:
+    """(width / 2,) turns by position, in float32, as the models were trained with; kept on the device, because a step
+    that is recorded into a CUDA graph cannot copy from the host."""
+    return (1.0 / (base ** (torch.arange(0, width, 2, dtype=torch.float32) / width))).to(device)
 
 
 def turns(positions: Tensor, *, base: float, width: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines (..., tokens, width) for a head's width, in float32."""
-    angles = positions[..., None].float() * frequencies(base, width).to(positions.device)
+    angles = positions[..., None].float() * frequencies(base, width, positions.device)
     angles = torch.cat([angles, angles], dim=-1)
     return angles.cos(), angles.sin()
 

@@ -68,19 +68,22 @@ def _relative(layer: Any, distances: Tensor) -> Relative:
     return Relative(
         keys=projected("c2p", "pos_key_proj", "key_proj"),
         queries=projected("p2c", "pos_query_proj", "query_proj"),
-        rows=_rows(span, attention.position_buckets, attention.max_relative_positions).to(distances.device),
+        rows=_rows(span, attention.position_buckets, attention.max_relative_positions, distances.device),
     )
 
 
-@lru_cache(maxsize=8)
-def _rows(span: int, buckets: int, most: int) -> Tensor:
-    """(distances,) the row of every distance, query minus key position; those beyond the ends are like the ends."""
+@lru_cache(maxsize=16)
+def _rows(span: int, buckets: int, most: int, device: torch.device) -> Tensor:
+    """(distances,) the row of every distance, query minus key position; those beyond the ends are like the ends.
+
+    Kept on the device, because a step that is recorded into a CUDA graph cannot copy from the host.
+    """
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
     found = torch.arange(-2 * most, 2 * most + 1)
     if buckets > 0 and most > 0:
         found = make_log_bucket_position(found, buckets, most).long()
-    return (found + span).clamp(0, 2 * span - 1)
+    return (found + span).clamp(0, 2 * span - 1).to(device)
 
 
 def _convolution(base: Any) -> ConvolutionParts | None:

@@ -1,16 +1,29 @@
-"""Rows that costs are measured on, and what of them can never be saved."""
+"""Rows as a model reads them, those that costs are measured on, and what of them can never be saved."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from thresher.config import PruneConfig
 from thresher.core.gates import protected_tokens
+from thresher.models.defaults import longest_read
 from thresher.models.predict import Batch
-from thresher.tasks.encode import EncodedSet, collate, padded_batches
+from thresher.tasks.encode import EncodedSet, collate, padded_batches, usable_positions
+from thresher.tasks.encode_tokens import encode_for
+from thresher.tasks.task import TaskSpec
 
 ROWS, BATCH = 384, 64
+
+
+def encoded(
+    model: Any, tokenizer: Any, spec: TaskSpec, examples: Sequence[Any], *, max_length: int | None
+) -> EncodedSet:
+    """What a model under training reads of rows."""
+    length, positions = longest_read(model, tokenizer, max_length), usable_positions(model.config)
+    options: Any = {"max_length": length, "positions": positions, "truncation": spec.truncation}
+    return encode_for(spec.means, tokenizer, examples, **options)
 
 
 def cost_sample(data: EncodedSet, *, pad_id: int, seed: int, mixed: bool) -> list[Batch]:

@@ -6,7 +6,6 @@ Which tokens are dropped, and what is learned for it, is the method's affair (`t
 import copy
 import functools
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,11 @@ from thresher.hardware import choose_precision
 from thresher.interruption import interruptions
 from thresher.models.attach import encoder_shape, gates_of, unprune_, weights_without_gates
 from thresher.models.classes import name_classes_
-from thresher.models.defaults import longest_read, mean_by_, prompt_of
+from thresher.models.defaults import mean_by_, prompt_of
 from thresher.models.predict import Batch
 from thresher.tasks.chance import below_chance
-from thresher.tasks.encode import EncodedSet, padded_batches, usable_positions
-from thresher.tasks.encode_tokens import encode_for
-from thresher.tasks.task import Task, TaskSpec
+from thresher.tasks.encode import EncodedSet, padded_batches
+from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.judge import Judge, blind
@@ -36,22 +34,13 @@ from thresher.training.method import Method, Run
 from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.progress import Silent
-from thresher.training.sample import cost_sample, protected_counts
+from thresher.training.sample import cost_sample, encoded, protected_counts
 from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
 from thresher.training.standing import Standing, digest_of
 from thresher.training.targets import Targets
 
 FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
-
-
-def encoded(
-    model: Any, tokenizer: Any, spec: TaskSpec, examples: Sequence[Any], *, max_length: int | None
-) -> EncodedSet:
-    """What a model under training reads of rows."""
-    length, positions = longest_read(model, tokenizer, max_length), usable_positions(model.config)
-    options: Any = {"max_length": length, "positions": positions, "truncation": spec.truncation}
-    return encode_for(spec.means, tokenizer, examples, **options)
 
 
 class Trainer:
@@ -85,9 +74,10 @@ class Trainer:
         mean_by_(model, task.spec.means)
         name_classes_(model, task.spec.labels, anew=finetune or task.spec.class_order == "user")
         rows, prompt = task.spec.training_rows, prompt_of(model)
-        self.train_set = self._encode(tokenizer, rows(task.train, prompt=prompt))
+        read = functools.partial(encoded, model, tokenizer, task.spec, max_length=self.config.max_length)
+        self.train_set = read(rows(task.train, prompt=prompt))
         self.labelled = self.train_set.rows[0].label is not None
-        self.selection_set = self._encode(tokenizer, task.spec.inputs(task.selection, prompt=prompt))
+        self.selection_set = read(task.spec.inputs(task.selection, prompt=prompt))
         self.pad_id: int = tokenizer.pad_token_id
         self.accelerator = Accelerator(cpu=device == "cpu", mixed_precision="no")
         check_parts(self.config, rows=len(self.train_set.rows), processes=self.accelerator.num_processes)
@@ -329,8 +319,8 @@ class Trainer:
         return found
 
     def _targets(self) -> Targets:
-        of_tokens = self.task.spec.means in OF_TOKENS
-        return Targets(self.teacher_logits, tuple(self.train_set.lengths) if of_tokens else None)
+        lengths = tuple(self.train_set.lengths) if self.task.spec.means in OF_TOKENS else None
+        return Targets(self.teacher_logits, lengths)
 
     @functools.cached_property
     def _teacher_on_selection(self) -> Tensor:
@@ -394,9 +384,6 @@ class Trainer:
         return self.standing.seconds + time.monotonic() - self._began
 
     # ---- small things
-
-    def _encode(self, tokenizer: Any, examples: Sequence[Any]) -> EncodedSet:
-        return encoded(self.model, tokenizer, self.task.spec, examples, max_length=self.config.max_length)
 
     def _steps(self, *epochs: float) -> int:
         """Optimizer steps of stages of so many epochs, together."""

@@ -28,6 +28,7 @@ from thresher.tasks.splits import counted
 from thresher.tasks.task import Task
 from thresher.training.judge import blind
 from thresher.training.progress import Silent
+from thresher.training.sample import encoded
 from thresher.training.search.plan import Tried, next_target, start_for
 from thresher.training.search.store import (
     check_identity,
@@ -57,7 +58,6 @@ from thresher.training.search.trial import (
     weights_of,
 )
 from thresher.training.search.workers import executor_of
-from thresher.training.trainer import encoded
 
 
 @dataclass(frozen=True)
