@@ -1,12 +1,14 @@
 """A page in headless Chromium: its folder served here, and what it reports."""
 
 import json
+import os
 import queue
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -57,12 +59,19 @@ def reported(address: str, reports: "queue.Queue[Any]", *, seconds: float, shot:
     assert program is not None
     # A picture waits for the page's own clock, which stands still while something is fetched or computed.
     extra = [] if shot is None else [f"--screenshot={shot}", "--virtual-time-budget=60000"]
-    process = subprocess.Popen([program, *FLAGS, *extra, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # In a group of its own: where the program is a script that starts another, both are ended.
+    process = subprocess.Popen(
+        [program, *FLAGS, *extra, address],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         found = reports.get(timeout=seconds)
         if shot is not None:
             process.wait(timeout=seconds)
         return found
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):  # it may have ended by itself
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()

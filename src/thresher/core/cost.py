@@ -4,7 +4,8 @@ Counts are per sequence on true lengths, never padded. Layer l sees n tokens and
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,10 @@ class EncoderShape:
     reach: tuple[int | None, ...] = ()
     relative_rows: int = 0
     kernel: int = 0
+
+    def numbers(self) -> list[Any]:
+        """All of it as JSON gives it back, lists and not tuples, to compare with what was saved."""
+        return [list(value) if isinstance(value, tuple) else value for value in asdict(self).values()]
 
     @staticmethod
     def of(specs: Sequence[LayerSpec]) -> "EncoderShape":

@@ -375,7 +375,7 @@ class Trainer:
         return {
             **settings,
             "prune settings": self.gates.config.to_dict(),
-            "model": [self.model.config.model_type, *asdict(self.shape).values()],
+            "model": [self.model.config.model_type, *self.shape.numbers()],
             "finetune": self.finetune,
             "data": digest_of(self.train_set, self.selection_set),
         }

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +73,7 @@ def identity_of(setup: Setup, settings: SearchConfig, model: Any, *, finetune: b
     return {
         **{name: value for name, value in chosen.items() if name not in free},
         "prune settings": setup.prune.to_dict(),
-        "model": [model.config.model_type, *asdict(encoder_shape(model)).values()],
+        "model": [model.config.model_type, *encoder_shape(model).numbers()],
         "weights": _weights_digest(model),
         "finetune": finetune,
         "data": _rows_digest(setup.task.train, setup.task.selection),
