@@ -235,6 +235,7 @@ def keep(row: dict[str, Any], options: argparse.Namespace) -> None:
     from thresher.records import append_record
 
     whole = {
+        "session": options.session,
         "model": shown(options.run),
         "device_type": options.device,
         **row,

@@ -52,7 +52,6 @@ class _Flying:
     texts: list[Waiting]
     tokens: Tokens
     gear: Gear
-    began: float
     begun: Any
 
 
@@ -95,7 +94,7 @@ class Worker:
         self.turns, self.watch, self.idle, self.clock = turns, watch, idle, clock
         self._flying: deque[_Flying] = deque()
         self._last = clock()  # when the batch before was finished
-        self._beat = clock()
+        self._beat, self._idle = clock(), True
         self.broken: str | None = None
         self._thread: threading.Thread | None = None
 
@@ -127,6 +126,7 @@ class Worker:
             self._finish(self._flying.popleft())
             return True
         if not texts:
+            self._idle = True
             self._beside(self.idle)
         return bool(texts)
 
@@ -142,6 +142,8 @@ class Worker:
 
     def _begin(self, texts: list[Waiting], gear: Gear) -> None:
         now = self.clock()
+        if self._idle:
+            self._idle, self._last = False, now
         for text in texts:
             text.job.began = now if text.job.began is None else text.job.began
             text.job.dials.add(gear.dial)
@@ -152,7 +154,7 @@ class Worker:
         except Exception as error:  # one batch that fails harms no other
             self._failed(texts, error)
             return
-        self._flying.append(_Flying(texts, tokens, gear, now, begun))
+        self._flying.append(_Flying(texts, tokens, gear, begun))
 
     def _finish(self, flying: _Flying) -> None:
         try:
@@ -160,14 +162,13 @@ class Worker:
                 answers = self.computes.finish(flying.begun)
             else:
                 with self.turns.mine(self._live):
-                    began = self.clock()
                     answers = self.computes.finish(flying.begun)
-                flying = _Flying(flying.texts, flying.tokens, flying.gear, began, None)
         except Exception as error:
             self._failed(flying.texts, error)
             return
         now = self.clock()
-        seconds, self._last = now - max(flying.began, self._last), now
+        # From one batch to the next, with all that is done between them: that is what those who wait wait for.
+        seconds, self._last = now - self._last, now
         self.queue.pace.add(flying.tokens.total, seconds, speed=flying.gear.speed)
         self.queue.landed(flying.texts)
         self._hand_out(flying.texts, answers)
