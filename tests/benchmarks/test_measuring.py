@@ -1,8 +1,8 @@
 """benchmarks/measuring.py: memory, record files and generated parts of a page; and the page itself."""
 
 import importlib.util
-import sys
 from pathlib import Path
+from typing import Any
 
 import measuring
 import pytest
@@ -52,15 +52,19 @@ def test_the_page_has_a_place_for_every_table() -> None:
     assert page.count("<!-- end -->") == len(MARKS)
 
 
-@pytest.mark.parametrize("script", ["agreement", "bulk", "dial", "quality", "soak", "where_time_goes"])
-def test_tables_are_those_of_the_records(script: str) -> None:
-    """Nobody edits them by hand."""
-    # By its file: pytest knows a folder of tests by the same name.
-    spec = importlib.util.spec_from_file_location(script, measuring.HERE / f"{script}.py")
+def loaded(file: str) -> Any:
+    """A script of benchmarks/, by its file: pytest knows folders of tests by the same names."""
+    spec = importlib.util.spec_from_file_location(Path(file).stem, measuring.HERE / file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.table() in (measuring.HERE / "README.md").read_text(encoding="utf-8")
+    return module
+
+
+@pytest.mark.parametrize("script", ["agreement", "bulk", "dial", "quality", "soak", "where_time_goes"])
+def test_tables_are_those_of_the_records(script: str) -> None:
+    """Nobody edits them by hand."""
+    assert loaded(f"{script}.py").table() in (measuring.HERE / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_page_on_speed_shows_the_records() -> None:
@@ -73,8 +77,7 @@ def test_the_page_on_speed_shows_the_records() -> None:
 
 
 def test_the_gpu_pages_show_their_records() -> None:
-    sys.path.insert(0, str(measuring.HERE / "gpu"))
-    report = importlib.import_module("report")
+    report = loaded("gpu/report.py")
     page = report.PAGE.read_text(encoding="utf-8")
     for mark, made in report.parts().items():
         assert f"<!-- {mark} -->\n{made()}\n<!-- end -->" in page

@@ -162,8 +162,8 @@ MODELS = [
     Bad(
         "encoder of an unsupported family",
         "prune {tmp}/model --train {rows} --out {tmp}/out",
-        ("model family 'deberta-v2' is not supported", "supported: bert, roberta"),
-        files={"model/config.json": '{"model_type": "deberta-v2"}'},
+        ("model family 'funnel' is not supported", "supported: bert, roberta"),
+        files={"model/config.json": '{"model_type": "funnel"}'},
     ),
     Bad(
         "cut weights",
