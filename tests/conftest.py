@@ -28,9 +28,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(
-        key=lambda item: item.path.name != "test_stranger.py"
-    )  # minutes: else one process waits for it at the end
+    items.sort(key=lambda item: item.path.name != "test_stranger.py")  # takes minutes: not at the end
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device, and torch sees none here")
