@@ -20,9 +20,9 @@ from thresher.engine.packed import PackedExecutor
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ModelError
-from thresher.exporting.build import DIAL, EMBEDDING, KEPT, LOGITS, SPAN, Form
-from thresher.exporting.int8 import Simulated
-from thresher.exporting.opened import Arrays, Opened, open_file, padded
+from thresher.engine.graphs.build import DIAL, EMBEDDING, KEPT, LOGITS, SPAN, Form
+from thresher.engine.graphs.int8 import Simulated
+from thresher.engine.graphs.opened import Arrays, Opened, open_file, padded
 
 TOLERANCE = 1e-5  # of outputs, times the largest of them where that is above 1
 EPSILON = 1e-5  # of relative scores, whose mean is 1

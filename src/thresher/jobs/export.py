@@ -12,7 +12,7 @@ from thresher.engine.backends.linear import check_int8
 from thresher.engine.scales import read_scales, scales_file
 from thresher.engine.weights import LayerScales, Weights, read_weights
 from thresher.errors import ConfigError, RunError
-from thresher.exporting.build import Form, build_model
+from thresher.engine.graphs.build import Form, build_model
 from thresher.exporting.check import Checked, bounds, check_file, texts_to_check
 from thresher.exporting.folder import (
     ABOUT,
@@ -26,7 +26,7 @@ from thresher.exporting.folder import (
     write_graph,
     write_openvino,
 )
-from thresher.exporting.graph import OPSET
+from thresher.engine.graphs.graph import OPSET
 from thresher.jobs.export_quality import ExportedQuality, Measuring, measure_exported
 from thresher.jobs.places import alone, check_place
 from thresher.jobs.quiet import quiet

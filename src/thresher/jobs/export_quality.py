@@ -19,9 +19,9 @@ from thresher.evaluation.agreement import Logits, agreement
 from thresher.evaluation.int8 import BATCH, Compute, Measured, computed_by, run_texts
 from thresher.evaluation.of_tokens import to_compare
 from thresher.evaluation.quality import encoded_inputs
-from thresher.exporting.build import KEPT
+from thresher.engine.graphs.build import KEPT
 from thresher.exporting.check import results_of
-from thresher.exporting.opened import open_file, padded
+from thresher.engine.graphs.opened import open_file, padded
 from thresher.jobs.quantize import scoring
 from thresher.models.checkpoint import Checkpoint
 from thresher.models.heads import head_of
