@@ -25,13 +25,13 @@ from measuring import HERE, Row, keep_rows, made_by, milliseconds, shown, spread
 
 from thresher.core.cost import engine_relative_flops
 from thresher.engine.find_scales import find_scales
+from thresher.engine.graphs.build import Form, build_model
+from thresher.engine.graphs.opened import open_file
 from thresher.engine.scales import read_scales
 from thresher.engine.weights import LayerScales, read_weights
 from thresher.evaluation.lineup import dense_of
 from thresher.evaluation.rivals import Arrays, make_onnx, make_onnx_int8, make_openvino, make_openvino_int8
-from thresher.engine.graphs.build import Form, build_model
 from thresher.exporting.folder import takes_types, write_graph, write_openvino
-from thresher.engine.graphs.opened import open_file
 from thresher.jobs.quiet import quiet_libraries
 from thresher.models.checkpoint import load
 from thresher.models.heads import head_of

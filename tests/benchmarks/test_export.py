@@ -8,9 +8,9 @@ import pytest
 from measuring import read_rows
 
 from thresher.core.plan import PruningPlan
+from thresher.engine.graphs.build import Form, build_model
 from thresher.engine.weights import read_weights
 from thresher.evaluation.rivals import Arrays
-from thresher.engine.graphs.build import Form, build_model
 from thresher.exporting.folder import write_graph
 from thresher.models.checkpoint import load_dense
 

@@ -27,10 +27,10 @@ def parts_of(engine: str) -> tuple[str, str]:
 
 def make_exported(source: Path, folder: Path, kind: str, runtime: str, scales: Path | None) -> None:
     """A folder with two graphs of a run or of a dense folder: for batches, and for single texts."""
+    from thresher.engine.graphs.build import Form, build_model
     from thresher.engine.scales import load_scales
     from thresher.engine.weights import read_weights
     from thresher.evaluation.contenders import load_ours
-    from thresher.engine.graphs.build import Form, build_model
     from thresher.exporting.folder import takes_types, write_graph, write_openvino
     from thresher.models.heads import head_of
     from thresher.models.plan import plan_of

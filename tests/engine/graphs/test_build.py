@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.test_engine import VARIANTS
 from tests.engine.graphs.running import TOLERANCE, answer, arrays, expected_of, gated, graph_of, opened
+from tests.engine.test_engine import VARIANTS
 from tests.models.families import (
     FAMILIES,
     LAYERS,
@@ -22,10 +22,10 @@ from tests.models.families import (
     tiny_model,
 )
 from thresher.core.plan import PruningPlan
-from thresher.engine.weights import read_weights
-from thresher.errors import ModelError
 from thresher.engine.graphs.build import Form, build_model
 from thresher.engine.graphs.graph import known_activation
+from thresher.engine.weights import read_weights
+from thresher.errors import ModelError
 from thresher.models.embedder import pooled
 from thresher.models.heads import head_of
 from thresher.models.plan import plan_of

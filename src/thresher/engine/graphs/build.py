@@ -7,13 +7,13 @@ from typing import Any
 
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.cpu import check_scales
-from thresher.engine.supported import check_supported
-from thresher.engine.weights import LayerScales, Weights
-from thresher.errors import ModelError
 from thresher.engine.graphs.graph import IR_VERSION, OPSET, Graph
 from thresher.engine.graphs.layers import LayerNodes
 from thresher.engine.graphs.places import Places, needs_positions
 from thresher.engine.graphs.rows import Batch, Live, OneText, Rows, true_places
+from thresher.engine.supported import check_supported
+from thresher.engine.weights import LayerScales, Weights
+from thresher.errors import ModelError
 from thresher.records import thresher_version
 
 NEVER_EMPTY = {"first", "first_segment"}  # groups that every text has a token of
@@ -234,7 +234,9 @@ def _answers(
             for name, part in zip(SPAN, parts, strict=True)
         }
     if plan.restores:
-        states = _in_place(graph, _all_states(graph, weights, rows, layers), inputs, _places(graph, inputs, rows, layers))
+        states = _in_place(
+            graph, _all_states(graph, weights, rows, layers), inputs, _places(graph, inputs, rows, layers)
+        )
         read = _mean(graph, states, inputs)
     else:
         read = _final(graph, weights, layers.first_tokens(rows))

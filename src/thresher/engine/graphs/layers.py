@@ -10,11 +10,11 @@ import torch
 from thresher.core.layer import Steps, attention_input, finish
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.linear import ZERO
-from thresher.engine.weights import Affine, Layer, LayerScales, Norm, Weights
 from thresher.engine.graphs.graph import Graph
 from thresher.engine.graphs.int8 import int8_affine, zero_of
 from thresher.engine.graphs.places import Places
 from thresher.engine.graphs.rows import Live, Rows, true_places
+from thresher.engine.weights import Affine, Layer, LayerScales, Norm, Weights
 
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -113,7 +113,9 @@ class LayerNodes:
         """(total, parts x width) -> (batch, n, width) of each; all but the last, `turning` ones, by their positions."""
         graph, live, spec = self.graph, rows.live, layer.spec
         if spec.rotary_base is None:
-            return list(graph.node("Split", live.grid(projected), axis=-1, num_outputs=turning + 1, outputs=turning + 1))
+            return list(
+                graph.node("Split", live.grid(projected), axis=-1, num_outputs=turning + 1, outputs=turning + 1)
+            )
         sizes = graph.whole(turning * spec.width, spec.width)
         turned, value = graph.node("Split", projected, sizes, axis=-1, outputs=2)
         turned = live.grid(self.places.turned(spec, turned, rows))

@@ -98,7 +98,9 @@ class Places:
         """(batch, heads, queries, n) of embeddings of distances; see `Relative`. Queries are divided already."""
         graph, heads = self.graph, spec.heads
         low, high = (self._narrowed(relative, end) for end in (False, True))
-        index = self._once((rows.live, "index", relative.rows.numpy().tobytes(), first), lambda: self._index(relative, rows, first))
+        index = self._once(
+            (rows.live, "index", relative.rows.numpy().tobytes(), first), lambda: self._index(relative, rows, first)
+        )
         sizes = graph.whole(*([1] * rows.live.lead), heads, 1, 1)
         index = self._once((index, heads), lambda: self.graph.node("Expand", index, sizes))
 
@@ -153,5 +155,3 @@ class Places:
 def _positions(rows: Rows) -> str:
     assert rows.positions is not None  # `needs_positions` says who asks
     return rows.positions
-
-
