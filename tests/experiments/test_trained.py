@@ -9,14 +9,18 @@ import pytest
 
 from tests.cli import tiny
 from tests.experiments import runs
-from thresher.errors import RunError
-from thresher.experiments import table1, tradeoff
+from thresher.errors import ConfigError, RunError
+from thresher.experiments import table1, table1_page, tradeoff
 from thresher.experiments.experiment import Setting
-from thresher.experiments.runner import RECORDS, read_config, read_records, run
+from thresher.experiments.runner import RECORDS, chosen_keys, read_config, read_records, run
 from thresher.experiments.trained import command_of, measure_trained, settings_of
+from thresher.records import append_record
 
 ROOT = Path(__file__).parents[2] / "experiments"
 QUICK = {"max_steps": 2, "batch_size": 8, "precision": "fp32", "device": "cpu", "finetune_epochs": 1}
+
+
+MARKS = "".join(f"<!-- {mark} -->\n<!-- end -->\n" for mark in ("table", "summary", "remarks"))
 
 
 def config(**more: Any) -> dict[str, Any]:
@@ -49,18 +53,17 @@ def test_two_runs_share_nothing_but_the_machine(places: dict[str, Path], tmp_pat
     left = {runs.without_digest(path.name) for path in places["work"].iterdir() if path.is_dir()}
     assert left == {"dense-sst2-tiny-0", "dense-sst2-tiny-1"}
     page = tmp_path / "table1" / "README.md"
-    page.write_text("<!-- table -->\n<!-- end -->\n<!-- summary -->\n<!-- end -->\n", encoding="utf-8")
+    page.write_text(MARKS, encoding="utf-8")
     table1.publish(rows, page.parent, config())
     text = page.read_text(encoding="utf-8")
-    assert "| **SST-2** | tiny | mean of 2 |" in text and "fewer FLOPs on average over 1 tasks" in text
+    assert "| **SST-2** | tiny | mean of 2 |" in text and "fewer FLOPs on average over 1 rows" in text
 
 
 def test_the_project_s_page_has_the_means(tmp_path: Path) -> None:
     """Where it has the mark for them; pages of others are left alone."""
     folder, front = tmp_path / "experiments" / "table1", tmp_path / "README.md"
     folder.mkdir(parents=True)
-    marks = "<!-- table -->\n<!-- end -->\n<!-- summary -->\n<!-- end -->\n"
-    (folder / "README.md").write_text(marks, encoding="utf-8")
+    (folder / "README.md").write_text(MARKS, encoding="utf-8")
     numbers = {"gflops_dense": 4.0, "gflops_pruned": 2.0, "relative_flops": 0.5}
     rows = [
         {"task": "sst2", "model": "tiny", "method": method, "seed": seed, "dense": 0.9 + seed / 100, **numbers, **score}
@@ -74,25 +77,93 @@ def test_the_project_s_page_has_the_means(tmp_path: Path) -> None:
     front.write_text("before\n<!-- quality -->\n<!-- end -->\nafter\n", encoding="utf-8")
     assert len(table1.publish(rows, folder, config())) == 2
     text = front.read_text(encoding="utf-8")
-    assert "| tiny, official validation rows, mean of 2 seeds | SST-2 |" in text
+    assert "| tiny, rows that took no part in training, mean of 2 seeds | SST-2 |" in text
     assert "| dense | 90.50 |" in text and "| **pruned** | 90.00 |" in text and "| fewer FLOPs | 2.00x |" in text
     assert "| dense, trained as long: the control (2 seeds) | 92.50 |" in text
     assert text.startswith("before\n") and text.endswith("after\n")
 
 
+def scored(method: str, seed: int, score: float, **more: Any) -> dict[str, Any]:
+    row = {"task": "sst2", "model": "tiny", "method": method, "seed": seed, "target": 0.5 if method != "dense" else 1.0}
+    numbers = {"dense": 0.9, "gflops_dense": 4.0, "gflops_pruned": 2.0, "relative_flops": 0.5}
+    return {**row, **numbers, "pruned": score, **more}
+
+
 def test_a_control_of_another_experiment_stands_in(tmp_path: Path) -> None:
-    """Until the table has its own, which count before others."""
-    same = {"task": "sst2", "model": "tiny", "dense": 0.9, "gflops_dense": 4.0, "gflops_pruned": 2.0}
-    rows = [{**same, "method": "thresher", "seed": 0, "pruned": 0.9, "relative_flops": 0.5}]
-    other = {**same, "method": "dense", "seed": 0, "pruned": 0.91, "relative_flops": 1.0}
-    assert "the control (1 seed) | 91.00 |" in table1.means(rows, [other], config())
-    assert "the control (1 seed) | 95.00 |" in table1.means(rows, [other, {**other, "pruned": 0.95}], config())
-    assert "the control (0 seeds) |  |" in table1.means(rows, [], config())
+    """Until the table has its own, which count before others; rows are recorded again with what they gain."""
+    folder = tmp_path / "table1"
+    for name, rows in (("tradeoff", [scored("dense", 0, 0.91)]), ("table1", [scored("thresher", 0, 0.88)])):
+        for row in rows:
+            append_record(tmp_path / name / RECORDS, row)
+    (gained,) = table1.joined(folder, config())
+    assert (gained["control"], gained["control_from"], gained["pruned"]) == (0.91, 0.9, 0.88)
+    append_record(folder / RECORDS, gained)
+    assert table1.joined(folder, config()) == []
+    (folder / "README.md").write_text(MARKS, encoding="utf-8")
+    own = scored("dense", 0, 0.95)
+    for controls, expected in (([], "91.00 | 88.00 | +2.00 | +3.30% |"), ([own], "95.00 | 88.00 | +2.00 | +7.37% |")):
+        table1.publish([gained, *controls], folder, config())
+        assert f"| SST-2 | tiny | 0 | 90.00 | {expected}" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_means_have_intervals_over_seeds() -> None:
+    """Losses of 1, 2 and 3 points: a standard deviation of 1, and 4.30 of its standard errors."""
+    rows = [scored("thresher", seed, 0.89 - seed / 100) for seed in range(3)]
+    text = table1_page.table(rows, {}, config())
+    assert "| **SST-2** | tiny | mean of 3 | 90.00 |  | 88.00 | +2.00 ± 2.48 |  |" in text
+    controls = table1_page.controls_of([scored("dense", seed, 0.9) for seed in range(3)])
+    assert "| 88.00 | +2.00 ± 2.48 | +2.22% ± 2.76 |" in table1_page.table(rows, controls, config())
+    assert "against the control: 2.22% lost on average; SST-2 2.2%." in table1_page.summary(rows, controls, config())
 
 
 def test_controls_are_trained_where_they_are_asked_for() -> None:
     found = table1.keys({**config(), "controls": ["tiny"]})
     assert [(key["method"], key["target"]) for key in found] == [("thresher", 0.6)] * 2 + [("dense", 1.0)] * 2
+
+
+def test_only_some_rows_can_be_asked_for() -> None:
+    keys = table1.keys({**config(), "controls": ["tiny"]})
+    assert chosen_keys(keys, {"method": ["dense"], "seed": ["1"]}) == [keys[3]]
+    assert chosen_keys(keys, {}) == keys
+    with pytest.raises(ConfigError, match="--only seed=7: no row has it; there are: 0, 1"):
+        chosen_keys(keys, {"seed": ["7"]})
+    with pytest.raises(ConfigError, match="no row has 'way'; rows are told apart by: task, model"):
+        chosen_keys(keys, {"way": ["x"]})
+
+
+def test_test_sets_of_one_run_share_it(places: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained once; each row has the numbers of its own test rows, and the control is there for both."""
+    data = places["data"] / "mnli"
+    data.mkdir()
+    rows = [{"premise": text, "hypothesis": "so", "label": i % 3} for i, (text, _) in enumerate(tiny.sentences(70))]
+    for name, part in (("train", rows[:50]), ("validation_matched", rows[50:62]), ("validation_mismatched", rows[62:])):
+        tiny.write_rows(data / f"{name}.jsonl", part)
+    halves = {f"mnli-{split[:3]}": split for split in ("matched", "mismatched")}
+    of = {name: {"name": name, "of": "mnli", "split": split, "target": {"tiny": 0.6}} for name, split in halves.items()}
+    settings = config(seeds=[0], controls=["tiny"], tasks={"mnli": {}, **of})
+    trained = runs.train_here(monkeypatch)
+    folder = places["work"].parent / "table1"
+    progress = run(table1, folder, Setting(settings, **places), command="thresher reproduce table1")
+    assert (progress.measured, progress.left) == (4, 0)
+    assert trained == ["dense-mnli-tiny-0", "mnli-tiny-thresher-0.6-0", "mnli-tiny-dense-1.0-0"]
+    first, second, *_, again, last = read_records(folder / RECORDS)
+    assert [first["task"], second["task"]] == ["mnli-mat", "mnli-mis"] and first["gflops_dense"] != second[
+        "gflops_dense"
+    ]
+    assert "control" not in first and (again["task"], last["task"]) == (first["task"], second["task"])
+    assert {"control", "control_from"} <= set(last)
+
+
+def test_rows_of_another_experiment_stand_in_the_table(tmp_path: Path) -> None:
+    settings = {**config(), "others": {"other": {"name": "Other", "experiment": "else", "target": {"tiny": 0.5}}}}
+    rows = [scored("thresher", 0, 0.88, task="other"), scored("thresher", 0, 0.1, task="other", target=0.4)]
+    for row in [*rows, scored("dense", 0, 0.9, task="other"), scored("lat", 0, 0.2, task="other")]:
+        append_record(tmp_path / "else" / RECORDS, row)
+    (tmp_path / "table1").mkdir()
+    (tmp_path / "table1" / "README.md").write_text(MARKS, encoding="utf-8")
+    table1.publish([scored("thresher", 0, 0.9)], tmp_path / "table1", settings)
+    text = (tmp_path / "table1" / "README.md").read_text(encoding="utf-8")
+    assert text.count("| Other | tiny |") == 1 and "| Other | tiny | 0 | 90.00 | 90.00 | 88.00 |" in text
 
 
 def test_a_run_that_the_deadline_stops_is_not_a_row(places: dict[str, Path]) -> None:
@@ -165,7 +236,7 @@ def test_the_tradeoff_page_and_figure(tmp_path: Path) -> None:
     assert "| SST-2 | +0.50 / +0.75 |" in text and "| SST-2 | 90.00 | dense | 91.00 @ 1.000 |" in text
 
 
-@pytest.mark.parametrize(("name", "rows"), [("table1", 30 + 15), ("tradeoff", 5 * (6 * 3 + 1))])
+@pytest.mark.parametrize(("name", "rows"), [("table1", (30 + 9) + (15 + 9)), ("tradeoff", 5 * (6 * 3 + 1))])
 def test_the_committed_settings_give_commands(name: str, rows: int) -> None:
     settings = read_config(ROOT / name)
     experiment = {"table1": table1, "tradeoff": tradeoff}[name]

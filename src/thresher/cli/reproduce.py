@@ -29,6 +29,9 @@ def reproduce(
     work: Annotated[Path, typer.Option(help="where unfinished rows keep their state")] = Path("runs/experiments"),
     parallel: Annotated[int, typer.Option(help="rows at a time; training runs have processes of their own")] = 1,
     minutes: Annotated[float, typer.Option(help="stop after this time; the same call then goes on")] = 9.0,
+    only: Annotated[
+        list[str] | None, typer.Option(help="measure only rows with this, such as method=dense or seed=1,2; repeatable")
+    ] = None,
     draw: Annotated[bool, typer.Option("--draw", help="only make tables and figures anew from the records")] = False,
 ) -> None:
     """Measure what records.jsonl does not have yet, and make table and figure of all of it.
@@ -49,6 +52,7 @@ def reproduce(
 
     if not minutes > 0 or parallel < 1:
         raise ConfigError(f"minutes = {minutes:g} must be greater than 0, and parallel = {parallel} at least 1")
+    wanted = _wanted(only or [])
     experiment = experiment_named(name)
     place = folder / name
     config = read_config(place)
@@ -57,7 +61,7 @@ def reproduce(
     left = failed = 0
     if not draw:
         setting = Setting(config, models=models, data=data, work=work, deadline=time.monotonic() + 60 * minutes)
-        progress = _measure(name, experiment, place, setting, parallel=parallel, screen=screen)
+        progress = _measure(name, experiment, place, setting, parallel=parallel, only=wanted, screen=screen)
         left, failed = progress.left, progress.failed
         screen.print(f"rows: {progress.measured} measured now, {progress.recorded} recorded, {left} left")
     rows = in_order(read_records(place / RECORDS), experiment, config)
@@ -71,8 +75,26 @@ def reproduce(
         screen.print("the same command goes on from here")
 
 
+def _wanted(words: list[str]) -> dict[str, list[str]]:
+    """What --only names: field -> values."""
+    found: dict[str, list[str]] = {}
+    for word in words:
+        field, equals, values = word.partition("=")
+        if not (field and equals and values):
+            raise ConfigError(f"--only {word}: give FIELD=VALUE, or several values as FIELD=VALUE,VALUE")
+        found.setdefault(field, []).extend(values.split(","))
+    return found
+
+
 def _measure(
-    name: str, experiment: "Experiment", place: Path, setting: "Setting", *, parallel: int, screen: "Console"
+    name: str,
+    experiment: "Experiment",
+    place: Path,
+    setting: "Setting",
+    *,
+    parallel: int,
+    only: dict[str, list[str]],
+    screen: "Console",
 ) -> "Progress":
     """The missing rows, each named when it is done."""
     from rich.markup import escape
@@ -95,6 +117,7 @@ def _measure(
                 command=f"thresher reproduce {name} --models models --data data",  # this machine's folders say nothing
                 device=choose_device()[0],
                 parallel=parallel,
+                only=only,
                 on_row=lambda key, row: say(key, f"{row['seconds']} s"),
                 on_failure=lambda key, error: say(key, f"failed. {_reason(error)}"),
             )

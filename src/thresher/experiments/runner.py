@@ -5,7 +5,7 @@ import shutil
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -54,14 +54,17 @@ def run(
     command: str,
     device: str = "cpu",
     parallel: int = 1,
+    only: Mapping[str, Sequence[str]] | None = None,
     on_row: Callable[[Key, Row], None] = lambda key, row: None,
     on_failure: Callable[[Key, Exception], None] = lambda key, error: None,
 ) -> Progress:
     """Measure the missing rows until the deadline, `parallel` at a time; what fails is tried again with fewer beside
-    it, as memory may have been short. Records name `command` as their origin, unless a row names its own."""
+    it, as memory may have been short. Records name `command` as their origin, unless a row names its own. `only` names
+    the values of a key's fields that are wanted now; the rows that this leaves out are neither measured nor counted."""
     file = folder / RECORDS
     done = {key_of(row, experiment.KEY) for row in read_records(file)}
-    missing = [key for key in experiment.keys(setting.config) if key_of(key, experiment.KEY) not in done]
+    wanted = chosen_keys(experiment.keys(setting.config), only or {})
+    missing = [key for key in wanted if key_of(key, experiment.KEY) not in done]
     if missing:
         experiment.check(setting)
     about = provenance(device=device, seed=None) | {"command": command}
@@ -104,7 +107,22 @@ def run(
                         measured += 1
                         on_row(key, row)
         trying = failed
+    join(experiment, folder, setting.config)
     return Progress(measured, len(done) + measured, len(missing) - measured, len(failed))
+
+
+def chosen_keys(keys: Sequence[Key], only: Mapping[str, Sequence[str]]) -> list[Key]:
+    """The keys whose fields have one of the values that `only` names for them; a value that no row has is refused."""
+    for name, values in only.items():
+        known = {str(key[name]) for key in keys if name in key}
+        if not known:
+            fields = ", ".join(dict.fromkeys(field for key in keys for field in key))
+            raise ConfigError(f"--only {name}=...: no row has '{name}'; rows are told apart by: {fields}")
+        if unknown := [value for value in values if value not in known]:
+            raise ConfigError(
+                f"--only {name}={','.join(unknown)}: no row has it; there are: {', '.join(sorted(known))}"
+            )
+    return [key for key in keys if all(str(key.get(name)) in values for name, values in only.items())]
 
 
 def _one_by_one(measure: Callable[[Key], Measured], keys: Sequence[Key]) -> Each:
@@ -131,6 +149,14 @@ def _in_threads(
         finally:
             setting.stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def join(experiment: Experiment, folder: Path, config: dict[str, Any]) -> None:
+    """Where an experiment's rows gain what other rows have measured, record them again with it. It says which ones in
+    its function `joined`, if it has one; the last row of a key counts."""
+    joined: Callable[[Path, dict[str, Any]], list[Row]] = getattr(experiment, "joined", lambda folder, config: [])
+    for row in joined(folder, config):
+        append_record(folder / RECORDS, row)
 
 
 def read_records(file: Path) -> list[Row]:

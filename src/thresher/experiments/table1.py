@@ -3,22 +3,19 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
-from thresher.experiments.experiment import Key, Row, Setting
-from thresher.experiments.publish import markdown_table, write_between_marks
-from thresher.experiments.runner import read_records
-from thresher.experiments.trained import measure_trained as measure
+from thresher.experiments.experiment import Key, Row, Setting, key_of
+from thresher.experiments.publish import write_between_marks
+from thresher.experiments.runner import RECORDS, read_records
+from thresher.experiments.table1_page import CONTROL, controls_of, means, remarks, summary, table
+from thresher.experiments.trained import measure_trained
 
-__all__ = ["KEY", "check", "keys", "measure", "publish"]
+__all__ = ["KEY", "check", "joined", "keys", "measure", "publish"]
 
 KEY = ("task", "model", "method", "target", "seed")
-COLUMNS = ("task", "model", "seed", "dense", "pruned", "drop", "GFLOPs", "fewer FLOPs", "paper (RoBERTa-base)")
 FRONT = "quality"  # the mark in the project's README
-LIMIT = 0.01  # of the dense model's score, as the paper counts
-CONTROL = "dense"  # the dense model trained as long as the pruned one, with distillation
-CONTROLS = "tradeoff/records.jsonl"  # has the control with one seed, for tasks that have none here yet
+CONTROLS = "tradeoff/records.jsonl"  # has the control with one seed, for tasks that have none of that seed here
 
 
 def check(setting: Setting) -> None:
@@ -28,106 +25,73 @@ def check(setting: Setting) -> None:
 
 
 def keys(config: dict[str, Any]) -> list[Key]:
-    """The target of a task is that of its model, or one for all; the control, of some models, drops nothing."""
-    pruned = [
+    """A task has a target for each model that it is measured with; the control, of some models, drops nothing."""
+    rows = [
         {"task": task, "model": model, "method": "thresher", "target": about["target"][model], "seed": seed}
         for seed in config["seeds"]
         for model in config["models"]
         for task, about in config["tasks"].items()
+        if model in about.get("target", {})
     ]
-    controls = [
-        {"task": task, "model": model, "method": CONTROL, "target": 1.0, "seed": seed}
-        for seed in config["seeds"]
-        for model in config.get("controls", ())
-        for task in config["tasks"]
+    controls = [{**row, "method": CONTROL, "target": 1.0} for row in rows if row["model"] in config.get("controls", ())]
+    return rows + controls
+
+
+def measure(key: Key, setting: Setting) -> Row | None:
+    """A task may be one of the test sets of another, `of`, whose run they share."""
+    about = setting.config["tasks"][key["task"]]
+    if "of" not in about:
+        return measure_trained(key, setting)
+    return measure_trained({**key, "task": about["of"]}, setting, split=about["split"])
+
+
+def joined(folder: Path, config: dict[str, Any]) -> list[Row]:
+    """Pruned rows that do not say yet what the control of their task, model and seed scores, with what it does."""
+    rows = read_records(folder / RECORDS)
+    found = controls_of([*_elsewhere(folder), *rows])
+    last = {key_of(row, KEY): row for row in rows if row["method"] != CONTROL}
+    return [
+        {**row, "control": control["pruned"], "control_from": control["dense"]}
+        for row in last.values()
+        if "control" not in row and (control := found.get((row["task"], row["model"], row["seed"])))
     ]
-    return pruned + controls
 
 
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
     page = folder / "README.md"
-    pruned = [row for row in rows if row["method"] != CONTROL]
-    write_between_marks(page, "table", table(pruned, config))
-    write_between_marks(page, "summary", summary(pruned))
+    taken, named = _with_others(folder, config)
+    everything = [*rows, *taken]
+    controls = controls_of([*_elsewhere(folder), *everything])
+    pruned = [row for row in everything if row["method"] != CONTROL]
+    write_between_marks(page, "table", table(pruned, controls, named))
+    write_between_marks(page, "summary", summary(pruned, controls, named))
+    write_between_marks(page, "remarks", remarks(pruned, named))
     front = Path(os.path.relpath(folder.absolute().parents[1] / "README.md"))  # the project's
     if not (front.is_file() and f"<!-- {FRONT} -->" in front.read_text(encoding="utf-8")):
         return [page]
-    elsewhere = folder.parent / CONTROLS
-    others = read_records(elsewhere) if elsewhere.is_file() else []
-    write_between_marks(front, FRONT, means(pruned, [*others, *rows], config))
+    write_between_marks(front, FRONT, means(pruned, controls, named))
     return [page, front]
 
 
-def means(rows: Sequence[Row], controls: Sequence[Row], config: dict[str, Any]) -> str:
-    """The first model, a column a task: dense, the control, pruned, and what it saves. Of `controls` the last ones of a
-    task and seed count."""
-    model = config["models"][0]
-    lines: dict[str, list[str]] = {name: [] for name in ("dense", "control", "pruned", "fewer")}
-    tasks, seeds, control_seeds = [], set(), set()
-    for task, about in config["tasks"].items():
-        own = [row for row in rows if (row["task"], row["model"]) == (task, model)]
-        if not own:
-            continue
-        tasks.append(about["name"])
-        dense, pruned, _, _, fewer = _numbers(own)
-        found = {
-            r["seed"]: r["pruned"] for r in controls if (r["task"], r["model"], r["method"]) == (task, model, CONTROL)
-        }
-        control = f"{100 * mean(found.values()):.2f}" if found else ""
-        for name, cell in (("dense", dense), ("control", control), ("pruned", pruned), ("fewer", fewer)):
-            lines[name].append(cell)
-        seeds.add(len(own))
-        control_seeds.add(len(found))
-    return markdown_table(
-        [f"{model}, official validation rows, mean of {_counted(seeds)}", *tasks],
-        [
-            ["dense", *lines["dense"]],
-            [f"dense, trained as long: the control ({_counted(control_seeds)})", *lines["control"]],
-            ["**pruned**", *lines["pruned"]],
-            ["fewer FLOPs", *lines["fewer"]],
-        ],
-    )
+def _elsewhere(folder: Path) -> list[Row]:
+    """Controls of another experiment, which count where the table has none of the same task and seed."""
+    file = folder.parent / CONTROLS
+    return read_records(file) if file.is_file() else []
 
 
-def _counted(numbers: set[int]) -> str:
-    return f"{'/'.join(map(str, sorted(numbers)))} {'seed' if numbers == {1} else 'seeds'}"
-
-
-def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
-    """Every run, and the mean of each task's seeds."""
-    lines = []
-    for task, model in dict.fromkeys((row["task"], row["model"]) for row in rows):
-        own = sorted((row for row in rows if (row["task"], row["model"]) == (task, model)), key=lambda row: row["seed"])
-        about = config["tasks"][task]
-        for row in own:
-            lines.append([about["name"], model, str(row["seed"]), *_numbers([row]), ""])
-        if len(own) > 1:
-            lines.append([f"**{about['name']}**", model, f"mean of {len(own)}", *_numbers(own), about.get("paper", "")])
-    return markdown_table(COLUMNS, lines)
-
-
-def summary(rows: Sequence[Row]) -> str:
-    """For each model: how far FLOPs fall on average over the tasks, and which runs lose more than the limit."""
-    lines = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == model]
-        tasks = dict.fromkeys(row["task"] for row in own)
-        fewer = {task: mean(1 / row["relative_flops"] for row in own if row["task"] == task) for task in tasks}
-        worst = min(fewer, key=lambda task: fewer[task])
-        failing = [f"{row['task']} seed {row['seed']}" for row in own if drop(row) > LIMIT * row["dense"]]
-        average, least = mean(fewer.values()), f"{fewer[worst]:.2f}x at least ({worst})"
-        said = f"{average:.2f}x fewer FLOPs on average over {len(fewer)} tasks, {least}"
-        more = f"{len(failing)} of {len(own)} runs lose more than 1% of the dense score"
-        lines.append(f"- {model}: {said}; {more}{': ' + ', '.join(failing) if failing else ''}.")
-    return "\n".join(lines)
-
-
-def drop(row: Row) -> float:
-    return float(row["dense"] - row["pruned"])
-
-
-def _numbers(rows: Sequence[Row]) -> list[str]:
-    dense, pruned = (100 * mean(row[name] for row in rows) for name in ("dense", "pruned"))
-    gflops = " -> ".join(f"{mean(row[f'gflops_{name}'] for row in rows):.2f}" for name in ("dense", "pruned"))
-    fewer = mean(1 / row["relative_flops"] for row in rows)
-    return [f"{dense:.2f}", f"{pruned:.2f}", f"{dense - pruned:+.2f}", gflops, f"{fewer:.2f}x"]
+def _with_others(folder: Path, config: dict[str, Any]) -> tuple[list[Row], dict[str, Any]]:
+    """Rows of tasks that other experiments measure, at the cost that the configuration names, and the configuration
+    with these tasks among the others."""
+    others = config.get("others", {})
+    rows: list[Row] = []
+    for task, about in others.items():
+        file = folder.parent / about["experiment"] / RECORDS
+        found = {key_of(row, KEY): row for row in (read_records(file) if file.is_file() else [])}
+        targets = {**about["target"]}
+        rows += [
+            row
+            for row in found.values()
+            if row["task"] == task
+            and (row["method"] == CONTROL or (row["method"], row["target"]) == ("thresher", targets.get(row["model"])))
+        ]
+    return rows, {**config, "tasks": {**config["tasks"], **others}}

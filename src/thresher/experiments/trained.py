@@ -75,15 +75,20 @@ def measure_trained(
     *,
     rows: Sequence[str] | None = None,
     name: str | None = None,
+    split: str | None = None,
     fields: Fields = lambda version, metrics: {},
 ) -> Row | None:
     """One row, or None where the deadline came first: the run then goes on from its last saved state. `rows` and `name`
-    as in `trained_run`; `fields` adds metrics beside the score."""
+    as in `trained_run`; `fields` adds metrics beside the score. `split` names one of several test sets: the run stays,
+    for the rows of the others."""
     out = trained_run(key, setting, rows=rows, name=name)
     if out is None:
         return None
-    setting.leftovers.append(out)  # a hundred models would fill the disk
+    if split is None:
+        setting.leftovers.append(out)  # a hundred models would fill the disk
     manifest = json.loads((out / "thresher.json").read_text(encoding="utf-8"))
+    if split is not None:
+        manifest["quality"] = {split: manifest["quality"][split]}
     return {**row_of(manifest), **fields_of(manifest, fields), "command": shown(key, setting.config)}
 
 
