@@ -5,13 +5,15 @@ python benchmarks/export.py --run FOLDER --texts FILE.jsonl [--tokens 27,128,256
 
 Texts are those of the file, end to end and cut to one length: ratios are of speed, and say nothing of quality. Rounds
 are interleaved: every graph in turn, and the ratio is that of medians. At batch 1 the pruned and our dense graph are
-those of --batch-one, and beside onnxruntime's our engine takes its turns, on its backends cpu and onnx. Stock is the Hugging Face model by torch's exporter with onnxruntime's optimiser on, in int8 by
-onnxruntime's dynamic quantization; for OpenVINO its own converter, in int8 by NNCF. Ours in int8 has the run's own
-scales, or if it has none, some found on the texts. With --work, files are kept there; --prepare makes them and ends.
+those of --batch-one, and beside onnxruntime's our engine takes its turns, on its backends cpu and onnx. Stock is the
+Hugging Face model by torch's exporter with onnxruntime's optimiser on, in int8 by onnxruntime's dynamic quantization;
+for OpenVINO its own converter, in int8 by NNCF. Ours in int8 has the run's own scales, or if it has none, some found on
+the texts. With --work, files are kept there; --prepare makes them and ends.
 """
 
 import argparse
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -42,6 +44,7 @@ from thresher.models.plan import PruningPlan, plan_of
 FILE = HERE / "export" / "results.jsonl"
 KEY = ("device", "threads", "model", "runtime", "dtype", "batch", "tokens")
 CALIBRATION = 64  # texts
+PAUSE = 0.02  # seconds before each turn: threads of the one before still spin, and would hold a core that it needs
 SUFFIX = {"onnxruntime": "onnx", "openvino": "xml"}
 
 
@@ -130,6 +133,7 @@ def interleaved(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str,
         work()
     for _ in range(rounds):
         for name, work in runs.items():
+            time.sleep(PAUSE)
             times[name].append(milliseconds(work))
     return {name: spread(found)["median"] for name, found in times.items()}
 
