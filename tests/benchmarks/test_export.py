@@ -38,7 +38,8 @@ def test_measures_every_point_once(
     for row in rows:
         assert FIELDS | {"relative_flops", "device", "versions"} <= set(row)
         assert 0 < row["relative_flops"] < 1 and row["pruned_over_stock"] > 0
-        assert set(row["milliseconds"]) == {"stock", "pruned", "dense"}
+        assert set(row["milliseconds"]) - {"engine cpu", "engine onnx"} == {"stock", "pruned", "dense"}
+        assert ("engine onnx" in row["milliseconds"]) == (row["batch"] == 1)
     assert str(run.parent) not in file.read_text()
     assert "onnxruntime fp32, batch 1, 5 tokens: " in capsys.readouterr().out
 

@@ -31,10 +31,8 @@ class Places:
         graph, width, base = self.graph, spec.head_width, spec.rotary_base
         cosines, sines = turns(torch.arange(self.weights.positions), base=base, width=width)
         sines = torch.cat([-sines[:, : width // 2], sines[:, width // 2 :]], dim=1)  # the sign of the half that changes
-        cosine, sine = (
-            self._once((rows.live, base, name), lambda name=name, table=table: self._rows_of(name, table, base, rows))
-            for name, table in (("cosines", cosines), ("sines", sines))
-        )
+        cosine = self._once((rows.live, base, "cosines"), lambda: self._rows_of("cosines", cosines, base, rows))
+        sine = self._once((rows.live, base, "sines"), lambda: self._rows_of("sines", sines, base, rows))
         heads = graph.node("Reshape", values, graph.whole(0, -1, width))
         low, high = graph.node("Split", heads, axis=-1, num_outputs=2, outputs=2)
         swapped = graph.node("Concat", high, low, axis=-1)
