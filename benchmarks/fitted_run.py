@@ -28,7 +28,7 @@ from thresher.models.attach import gates_of, prune_
 from thresher.models.checkpoint import has_head, load_dense, save
 from thresher.tasks.encode import usable_positions
 
-SKIPPED = ("label", "idx", "id", "_id")  # strings of a row that are no text
+SKIPPED = ("label", "idx", "id", "_id", "source", "group")  # strings of a row that are no text
 
 
 def recorded_shares(file: Path, task: str) -> list[float]:

@@ -4,6 +4,10 @@ from pathlib import Path
 
 import export
 import export_exact
+import export_subject
+import export_text
+import export_turns
+import numpy as np
 import pytest
 from measuring import read_rows
 
@@ -27,14 +31,14 @@ def test_measures_every_point_once(
         form = Form(types="token_type_ids" in example)
         write_graph(build_model(weights, PruningPlan.dense(len(weights.layers)), form=form), file)
 
-    monkeypatch.setattr(export, "make_onnx", ours)
+    monkeypatch.setattr(export_subject, "make_onnx", ours)
     file, texts = tmp_path / "results.jsonl", tmp_path / "texts.jsonl"
     texts.write_text('{"text": "good film and bad plot"}\n' * 9, encoding="utf-8")
-    for _ in range(2):
-        words = f"--run {run} --texts {texts} --tokens 5,99 --batches 1,3 --rounds 3 --out {file}"
+    for points in ("--tokens 5,99 --batches 1,3", "--tokens 5 --batches 3"):
+        words = f"--run {run} --texts {texts} {points} --rounds 2 --threads 1 --out {file}"
         export.main([*words.split(), "--runtimes", "onnxruntime", "--dtypes", "fp32"])
     rows = read_rows(file)
-    assert [(row["batch"], row["tokens"]) for row in rows] == [(1, 5), (1, 32), (3, 5), (3, 32)]
+    assert [(row["batch"], row["tokens"]) for row in rows] == [(1, 5), (1, 32), (3, 32), (3, 5)]
     for row in rows:
         assert FIELDS | {"relative_flops", "device", "versions"} <= set(row)
         assert 0 < row["relative_flops"] < 1 and row["pruned_over_stock"] > 0
@@ -44,10 +48,37 @@ def test_measures_every_point_once(
     assert "onnxruntime fp32, batch 1, 5 tokens: " in capsys.readouterr().out
 
 
-def test_all_take_turns() -> None:
+class Told:
+    """Answers at once, and remembers what it was asked."""
+
+    def __init__(self, name: str, seen: list[str]) -> None:
+        self.name, self.seen = name, seen
+
+    def ask(self, *, places: list[int]) -> list[float]:
+        self.seen.append(f"{self.name}{''.join(map(str, places))}")
+        return [30.0 for _ in places]
+
+
+def test_all_take_turns_on_the_same_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_turns, "PAUSE", 0.0)
     seen: list[str] = []
-    export.interleaved({name: (lambda name=name: seen.append(name)) for name in "ab"}, 2)
-    assert "".join(seen) == "ababab"
+    found = export_turns.turns({name: Told(name, seen) for name in "ab"}, batches=3, rounds=2)  # type: ignore[misc] # no process behind it
+    # 60 ms a turn are two calls; the second round begins with the other one, where the first ended.
+    assert seen == ["a000", "b000", "a01", "b01", "b20", "a20"]
+    assert {name: values.shape for name, values in found.items()} == {"a": (2, 2), "b": (2, 2)}
+
+
+def test_texts_have_the_length_asked_for_and_real_pairs(run: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text('{"source": "x", "query": "good film", "document": "bad plot"}\n' * 3, encoding="utf-8")
+    subject = export_subject.Subject(run, texts, tmp_path / "work", 1)
+    found = subject.batches(batch=2, tokens=12, count=3)
+    assert [arrays["input_ids"].shape for arrays in found] == [(2, 12)] * 3
+    tokenizer = subject.checkpoint.tokenizer
+    whole = tokenizer("good film", "bad plot bad plot bad plot bad plot", truncation=True, max_length=12)
+    assert found[0]["input_ids"][0].tolist() == whole["input_ids"]
+    again = export_turns.read_batches(export_turns.write_batches(tmp_path / "batches.npz", found))
+    assert all(np.array_equal(a[name], b[name]) for a, b in zip(found, again, strict=True) for name in a)
 
 
 def test_a_whole_file_is_compared(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,3 +88,22 @@ def test_a_whole_file_is_compared(run: Path, tmp_path: Path, capsys: pytest.Capt
     (row,) = read_rows(out)
     assert row["rows"] == 40 and row["largest_difference"] <= 1e-5 and row["at_a_threshold"] == 0
     assert "40 texts: within" in capsys.readouterr().out and str(tmp_path) not in out.read_text()
+
+
+def test_one_text_through_every_contender(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, out, work = tmp_path / "texts.jsonl", tmp_path / "one_text.jsonl", tmp_path / "work"
+    texts.write_text('{"text": "good film and bad plot"}\n{"text": "bad"}\n' * 4, encoding="utf-8")
+    subject = export_subject.Subject(run, texts, work, 1)
+    specs = {
+        "onnxruntime fp32, dense": subject.graph("dense", "onnxruntime", "fp32"),
+        "onnxruntime fp32, pruned": subject.graph("pruned", "onnxruntime", "fp32"),
+        "engine cpu fp32, pruned": subject.engine("cpu", "fp32"),
+    }
+    monkeypatch.setattr(export_text, "contenders_of", lambda subject, runtimes: specs)
+    export_text.main(f"--run {run} --texts {texts} --work {work} --rounds 2 --threads 1 --out {out}".split())
+    (row,) = read_rows(out)
+    assert set(row["p50"]) == set(specs) and row["texts_timed"] == 8 and row["median_tokens"] == 5
+    assert set(row["rival_over_best"]) == {"onnxruntime fp32, dense"} and 0 < row["relative_flops"] < 1
+    assert "5 tokens, FLOPs" in capsys.readouterr().out and str(tmp_path) not in out.read_text()
