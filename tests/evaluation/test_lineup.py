@@ -97,12 +97,14 @@ def test_exported_graphs_answer_as_our_engine_does(dense: Path, pruned: Path, tm
     rows = [name for name, _ in found if name.startswith("thresher export")]
     assert {"thresher export dense, onnxruntime", "thresher export pruned, onnxruntime"} <= set(rows)
     for kind in ("dense", "pruned"):
-        ours, exported = (found[name, "fp32"] for name in (f"thresher {kind}", f"thresher export {kind}, onnxruntime"))
-        assert (ours.alone, ours.counts_last) == (exported.alone, exported.counts_last)
-        for texts in (given.texts[:4], given.texts[:1]):
-            (logits, kept), (others, passed) = ours.run(texts), exported.run(texts)
-            np.testing.assert_allclose(logits, others, atol=1e-4, rtol=1e-4)
-            assert kept is not None and passed is not None and kept.tolist() == passed.tolist()
+        ours = found[f"thresher {kind}", "fp32"]
+        for name in (f"thresher export {kind}, onnxruntime", f"thresher {kind}, onnx backend"):
+            exported = found[name, "fp32"]
+            assert (ours.alone, ours.counts_last) == (exported.alone, exported.counts_last)
+            for texts in (given.texts[:4], given.texts[:1]):
+                (logits, kept), (others, passed) = ours.run(texts), exported.run(texts)
+                np.testing.assert_allclose(logits, others, atol=1e-4, rtol=1e-4)
+                assert kept is not None and passed is not None and kept.tolist() == passed.tolist()
 
 
 def test_rivals_have_the_weights_that_pruning_started_from(dense: Path, pruned: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ R = TypeVar("R", bound=Row)
 SORTED = ", sorted"
 EAGER, COMPILED, UNPADDED = "hugging face eager", "hugging face compiled", "torch unpadded"
 STACK = "sentence transformers"
+ONNX = ", onnx backend"
 
 
 @dataclass(frozen=True)
@@ -168,15 +169,14 @@ def _unpadded(spec: Spec) -> Contender:
 
 
 def _thresher(spec: Spec) -> Contender:
-    """Our packed engine: the pruned run, or the dense folder without gates."""
+    """Our engine: the pruned run, or the dense folder without gates."""
     from thresher.engine.engine import Engine
     from thresher.engine.scales import load_scales
 
     scales = load_scales(spec.scales) if spec.scales is not None else []
-    model, tokenizer = load_ours(spec.kind, spec.path)
-    engine = Engine.from_model(
-        model, tokenizer, device=spec.device, dtype=spec.dtype, mode=spec.mode or "auto", scales=scales
-    )
+    model, tokenizer = load_ours(spec.kind.removesuffix(ONNX), spec.path)
+    ways: dict[str, Any] = {"backend": "onnx"} if spec.kind.endswith(ONNX) else {"mode": spec.mode or "auto"}
+    engine = Engine.from_model(model, tokenizer, device=spec.device, dtype=spec.dtype, scales=scales, **ways)
     executor = engine.executor
 
     def run(rows: Sequence[Row]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 from thresher.core.heads import OF_TOKENS
 from thresher.errors import CheckpointError, ConfigError, ModelError
 from thresher.evaluation.alone import alone
-from thresher.evaluation.contenders import COMPILED, EAGER, SORTED, STACK, UNPADDED, Contender, Spec, build, load_ours
+from thresher.evaluation.contenders import (
+    COMPILED,
+    EAGER,
+    ONNX,
+    SORTED,
+    STACK,
+    UNPADDED,
+    Contender,
+    Spec,
+    build,
+    load_ours,
+)
 from thresher.evaluation.exported import NAMES, PACKAGES, PREFIX, RUNTIMES, make_exported, parts_of
 from thresher.evaluation.rivals import (
     NEEDS,
@@ -29,6 +40,7 @@ if TYPE_CHECKING:
 
 HF = "hugging face"
 OURS = ("thresher dense", "thresher pruned")
+ONE_BY_ONE = tuple(name + ONNX for name in OURS)  # the engine with backend="onnx"
 YARDSTICK = (HF, "fp32")  # always takes part: ratios and agreement are against it
 HALVES = ("fp16", "bf16")  # what a GPU's rows other than the yardstick may compute in
 MODES = ("graph", "sync")
@@ -137,7 +149,11 @@ def groups(device: str = "cpu", half: str = "fp16", means: str = "classes") -> d
             **stack,
             **({} if means in OF_TOKENS else exported),
             "thresher": [Group(OURS, dtype) for dtype in ("fp32", "bf16", "int8", "int8-static")],
-            "export": [Group(NAMES[runtime], dtype) for runtime in RUNTIMES for dtype in ("fp32", "int8-static")],
+            "export": [
+                Group(names, dtype)
+                for names in (*(NAMES[runtime] for runtime in RUNTIMES), ONE_BY_ONE)
+                for dtype in ("fp32", "int8-static")
+            ],
         }
     return {
         "hf": [Group((HF,), "fp32"), Group((EAGER,), half), Group((HF, HF + SORTED), half)],
@@ -185,7 +201,7 @@ def line_up(
                 name = group.names[0]
                 # int8 on a CPU without VNNI; a layer or rule that no graph has yet
                 ours_cannot = (group.names == OURS and isinstance(error, ConfigError)) or (
-                    name.startswith(PREFIX) and isinstance(error, ConfigError | ModelError)
+                    (name.startswith(PREFIX) or name.endswith(ONNX)) and isinstance(error, ConfigError | ModelError)
                 )
                 if (name, group.dtype) not in NEEDS and name not in (COMPILED, UNPADDED, STACK) and not ours_cannot:
                     raise
@@ -207,8 +223,9 @@ def _cannot(group: Group, device: str) -> str | None:
     if group.dtype == "bf16" and not native_bf16_on_cpu():
         return "the processor has no native bfloat16"
     key = (group.names[0], group.dtype)
-    if key[0].startswith(PREFIX):
-        absent = [name for name in PACKAGES[parts_of(key[0])[1]] if find_spec(name) is None]
+    if key[0].startswith(PREFIX) or key[0].endswith(ONNX):
+        runtime = "onnxruntime" if key[0].endswith(ONNX) else parts_of(key[0])[1]
+        absent = [name for name in PACKAGES[runtime] if find_spec(name) is None]
         return f"{absent[0]} is not installed; pip install 'thresher[bench]'" if absent else None
     package = missing_package(*key) if key in NEEDS else None
     return f"{package} is not installed; pip install 'thresher[bench]'" if package else None
@@ -225,7 +242,9 @@ def _enter(group: Group, material: Material) -> list[Contender]:
             path,
             pad_id=material.pad_id,
             threads=material.threads,
-            scales=_scales(name, path, material) if group.dtype == "int8-static" and name in OURS else None,
+            scales=_scales(_of_ours(name), path, material)
+            if group.dtype == "int8-static" and _of_ours(name) in OURS
+            else None,
             device=material.device,
             mode=group.mode,
             # Every shape is compiled: one width for whole batches, the rest and single texts, that of the longest.
@@ -241,9 +260,14 @@ def _enter(group: Group, material: Material) -> list[Contender]:
     return found
 
 
+def _of_ours(name: str) -> str:
+    """The row whose model and scales this one has, too."""
+    return name.removesuffix(ONNX)
+
+
 def _path(engine: str, dtype: str, material: Material) -> Path:
     """What a contender loads; a rival's file is made first, in a process of its own."""
-    kind = engine.removesuffix(SORTED)
+    kind = _of_ours(engine.removesuffix(SORTED))
     if kind.startswith(PREFIX):
         return _exported(kind, dtype, material)
     if kind == "thresher pruned":
