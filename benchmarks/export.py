@@ -5,13 +5,15 @@ python benchmarks/export.py --run FOLDER --texts FILE.jsonl [--tokens 27,128,256
 
 Texts are those of the file, end to end and cut to one length: ratios are of speed, and say nothing of quality. Rounds
 are interleaved: every graph in turn, and the ratio is that of medians. At batch 1 the pruned and our dense graph are
-those of --batch-one. Stock is the Hugging Face model by torch's exporter with onnxruntime's optimiser on, in int8 by
-onnxruntime's dynamic quantization; for OpenVINO its own converter, in int8 by NNCF. Ours in int8 has the run's own
-scales, or if it has none, some found on the texts. With --work, files are kept there; --prepare makes them and ends.
+those of --batch-one, and beside onnxruntime's our engine takes its turns, on its backends cpu and onnx. Stock is the
+Hugging Face model by torch's exporter with onnxruntime's optimiser on, in int8 by onnxruntime's dynamic quantization;
+for OpenVINO its own converter, in int8 by NNCF. Ours in int8 has the run's own scales, or if it has none, some found on
+the texts. With --work, files are kept there; --prepare makes them and ends.
 """
 
 import argparse
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -24,14 +26,16 @@ from fitted_run import read_texts
 from measuring import HERE, Row, keep_rows, made_by, milliseconds, shown, spread
 
 from thresher.core.cost import engine_relative_flops
+from thresher.engine.choose import choose
+from thresher.engine.executor import Executor
 from thresher.engine.find_scales import find_scales
+from thresher.engine.graphs.build import Form, build_model
+from thresher.engine.graphs.opened import open_file
 from thresher.engine.scales import read_scales
 from thresher.engine.weights import LayerScales, read_weights
 from thresher.evaluation.lineup import dense_of
 from thresher.evaluation.rivals import Arrays, make_onnx, make_onnx_int8, make_openvino, make_openvino_int8
-from thresher.exporting.build import Form, build_model
 from thresher.exporting.folder import takes_types, write_graph, write_openvino
-from thresher.exporting.opened import open_file
 from thresher.jobs.quiet import quiet_libraries
 from thresher.models.checkpoint import load
 from thresher.models.heads import head_of
@@ -40,6 +44,7 @@ from thresher.models.plan import PruningPlan, plan_of
 FILE = HERE / "export" / "results.jsonl"
 KEY = ("device", "threads", "model", "runtime", "dtype", "batch", "tokens")
 CALIBRATION = 64  # texts
+PAUSE = 0.02  # seconds before each turn: threads of the one before still spin, and would hold a core that it needs
 SUFFIX = {"onnxruntime": "onnx", "openvino": "xml"}
 
 
@@ -107,6 +112,15 @@ class Subject:
             write(build_model(self.weights, plan, form=form, scales=scales), file)
         return file
 
+    def engines(self, dtype: str) -> dict[str, Executor]:
+        """Our engine in the same arithmetic, by its backends."""
+        scales = self.scales if dtype == "int8" else []
+        name = "int8-static" if scales else dtype
+        return {
+            f"engine {backend}": choose(backend, name, scales=scales).build(self.weights, self.plan)
+            for backend in ("cpu", "onnx")
+        }
+
     def files(self, runtime: str, dtype: str, *, one: bool) -> dict[str, Path]:
         ours = {kind: self.ours(kind, runtime, dtype, one=one) for kind in ("pruned", "dense")}
         return {"stock": self.stock(runtime, dtype), **ours}
@@ -119,6 +133,7 @@ def interleaved(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str,
         work()
     for _ in range(rounds):
         for name, work in runs.items():
+            time.sleep(PAUSE)
             times[name].append(milliseconds(work))
     return {name: spread(found)["median"] for name, found in times.items()}
 
@@ -129,9 +144,13 @@ def measure(subject: Subject, runtime: str, dtype: str, options: argparse.Namesp
     for batch in options.batches:
         files = subject.files(runtime, dtype, one=batch == 1)
         graphs = {kind: open_file(file, threads=threads) for kind, file in files.items()}
+        engines = subject.engines(dtype) if batch == 1 and runtime == "onnxruntime" else {}
         for length in options.tokens:
             given = subject.arrays(batch=batch, tokens=length)
-            work = {kind: partial(graph, graph.names[:1], given) for kind, graph in graphs.items()}
+            work: dict[str, Callable[[], object]] = {
+                kind: partial(graph, graph.names[:1], given) for kind, graph in graphs.items()
+            }
+            work |= {name: partial(engine.compute, given["input_ids"].tolist()) for name, engine in engines.items()}
             times = interleaved(work, options.rounds)
             (kept,) = graphs["pruned"](["kept"], given)
             lengths = torch.from_numpy(given["attention_mask"].sum(axis=1))

@@ -14,8 +14,8 @@ from pathlib import Path
 from fitted_run import read_texts
 from measuring import HERE, keep_rows, made_by, shown
 
+from thresher.engine.graphs.build import Form, build_model
 from thresher.engine.weights import read_weights
-from thresher.exporting.build import Form, build_model
 from thresher.exporting.check import TOLERANCE, check_file
 from thresher.exporting.folder import takes_types, write_graph
 from thresher.jobs.quiet import quiet_libraries

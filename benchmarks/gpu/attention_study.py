@@ -71,9 +71,7 @@ class Case:
             self.qkv, self.starts, heads=self.heads, max_length=self.longest, score=score, mostly_long=True
         )
 
-    def forward(
-        self, *, scored: bool, queries: int, keys: int, warps: int, stages: int, tma: bool, **extra: Any
-    ) -> Any:
+    def forward(self, *, queries: int, keys: int, warps: int, stages: int, tma: bool, **extra: Any) -> Any:
         named = {**FORWARD, **extra}
         grid = (self.pairs, blocks(self.longest, queries))
         return forward[grid[::-1] if named["BLOCKS_FIRST"] else grid](
@@ -312,7 +310,6 @@ def captured(call: Callable[[Case], tuple[Tensor, Tensor]]) -> dict[str, Any]:
     case.qkv.copy_(other.qkv[: case.capacity])
     case.starts.copy_(other.starts)
     graph.replay()
-    torch.cuda.synchronize()
     exact, lse, _ = other.exact()
     error = off(context[: other.tokens].flatten(1), exact)
     flat = sums[:, : other.tokens] if sums.shape[-1] == case.capacity else sums.flatten()[: lse.numel()].view_as(lse)

@@ -8,9 +8,9 @@ import pytest
 from measuring import read_rows
 
 from thresher.core.plan import PruningPlan
+from thresher.engine.graphs.build import Form, build_model
 from thresher.engine.weights import read_weights
 from thresher.evaluation.rivals import Arrays
-from thresher.exporting.build import Form, build_model
 from thresher.exporting.folder import write_graph
 from thresher.models.checkpoint import load_dense
 
@@ -38,7 +38,8 @@ def test_measures_every_point_once(
     for row in rows:
         assert FIELDS | {"relative_flops", "device", "versions"} <= set(row)
         assert 0 < row["relative_flops"] < 1 and row["pruned_over_stock"] > 0
-        assert set(row["milliseconds"]) == {"stock", "pruned", "dense"}
+        assert set(row["milliseconds"]) - {"engine cpu", "engine onnx"} == {"stock", "pruned", "dense"}
+        assert ("engine onnx" in row["milliseconds"]) == (row["batch"] == 1)
     assert str(run.parent) not in file.read_text()
     assert "onnxruntime fp32, batch 1, 5 tokens: " in capsys.readouterr().out
 

@@ -12,7 +12,7 @@ import pytest
 
 import thresher
 from tests.browser.serving import browser, reported, served
-from tests.exporting.running import gated
+from tests.engine.graphs.running import gated
 from tests.models.families import LAYERS
 from tests.models.sentences import TEXTS, WORDS
 from tests.words import word_tokenizer

@@ -50,7 +50,9 @@ def test_a_folder_that_exists(finished: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
 def test_a_missing_package(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     there = importlib.util.find_spec
-    monkeypatch.setattr("thresher.exporting.folder.find_spec", lambda name: None if name == package else there(name))
+    monkeypatch.setattr(
+        "thresher.engine.graphs.opened.find_spec", lambda name: None if name == package else there(name)
+    )
     said = refused(EXPORT, code=2, run=finished, out=tmp_path / "out")
     rule = "is not installed, and export needs it; pip install 'thresher[export]'"
     assert said == f"error: the package {package} {rule}"

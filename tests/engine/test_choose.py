@@ -142,7 +142,7 @@ def test_what_is_asked_for_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ({"device": "tpu"}, "device = 'tpu' is not one of: auto, cpu, cuda"),
         ({"dtype": None}, "dtype = None is of type NoneType; give a name such as 'auto' or 'fp32'"),
-        ({"backend": "fast"}, "backend = 'fast' is not one of: auto, cpu, cuda, reference"),
+        ({"backend": "fast"}, "backend = 'fast' is not one of: auto, cpu, cuda, onnx, reference"),
         ({"dtype": "fp8"}, "dtype = 'fp8' is not one of the cpu backend: auto, fp32, bf16, int8, int8-static"),
         ({"dtype": "fp16"}, "dtype = 'fp16' is not one of the cpu backend"),
         ({"backend": "reference", "dtype": "int8"}, "dtype = 'int8' is not one of the reference backend: auto, fp32"),

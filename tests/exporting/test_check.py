@@ -9,16 +9,16 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from tests.exporting.running import gated, graph_of
+from tests.engine.graphs.running import gated, graph_of
 from tests.models.sentences import WORDS
 from tests.words import word_tokenizer
+from thresher.engine.graphs.build import Form
+from thresher.engine.graphs.opened import padded
 from thresher.engine.packed import PackedExecutor
 from thresher.engine.weights import Weights, read_weights
 from thresher.errors import ModelError
-from thresher.exporting.build import Form
 from thresher.exporting.check import Checked, Watched, check_file, texts_to_check
 from thresher.exporting.folder import rounded, takes_types, write_graph
-from thresher.exporting.opened import padded
 from thresher.models.plan import plan_of
 
 

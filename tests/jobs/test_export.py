@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import thresher
-from tests.exporting.running import gated
+from tests.engine.graphs.running import gated
 from tests.models.families import tiny_model
 from tests.models.sentences import PAIRS, TEXTS, WORDS
 from tests.words import word_tokenizer

@@ -17,7 +17,7 @@ EXTRAS = {
     "st": ("models inside SentenceTransformer and CrossEncoder", ("sentence_transformers",)),
     "scale": ("thresher score --ray", ("ray",)),
     "serve": ("thresher serve", ("starlette", "uvicorn", "httptools", "uvloop", "msgspec", "prometheus_client")),
-    "export": ("thresher export", ("onnx", "onnxruntime")),
+    "export": ("thresher export, and engines with backend onnx", ("onnx", "onnxruntime")),
 }
 
 

@@ -18,7 +18,7 @@ from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ConfigError, ModelError
 
 DEVICES = ("auto", "cpu", "cuda")
-BACKENDS = ("auto", "cpu", "cuda", "reference")
+BACKENDS = ("auto", "cpu", "cuda", "onnx", "reference")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class Choice:
             return CudaExecutor(weights, plan, dtype=self.dtype, mode=self.mode)
         if self.backend == "reference":
             return PackedExecutor(Reference(weights, plan, dtype=DTYPES[self.dtype], device=self.device))
+        if self.backend == "onnx":
+            from thresher.engine.graphs.executor import GraphExecutor
+
+            return GraphExecutor(weights, plan, scales=self.scales if self.dtype == STATIC else ())
         return PackedExecutor(Cpu(weights, plan, dtype=self.dtype, scales=self.scales))
 
 
@@ -54,12 +58,13 @@ def choose(
     """A backend by name, with its arithmetic; `scales` are those of a quantized run.
 
     What is asked for is used or refused. Left to choose, a GPU that the kernels can run on comes before the CPU; the
-    reference runs on the CPU unless device is cuda.
+    reference runs on the CPU unless device is cuda. onnx is never chosen, only asked for: it is the faster one where
+    texts come one by one, and the slower one where many come together.
     """
     dtype = check_dtype_name(dtype)
     _check("device", device, DEVICES)
     _check("backend", backend, BACKENDS)
-    if {backend, device} == {"cpu", "cuda"}:
+    if {backend, device} in ({"cpu", "cuda"}, {"onnx", "cuda"}):
         raise ConfigError(f"backend {backend} does not run on device {device}; leave one of the two at auto")
     if "cuda" in (backend, device):
         place, found = "cuda", ""
@@ -68,12 +73,14 @@ def choose(
     else:
         place, found = choose_place(dtype)
     if mode != "auto" and (place == "cpu" or backend == "reference"):
-        used = "reference" if backend == "reference" else "cpu"
+        used = backend if backend in ("reference", "onnx") else "cpu"
         raise ConfigError(
             f"mode = {mode!r} is for the cuda backend, and the backend here is {used}{_more(found)}; leave mode at auto"
         )
     if backend == "reference":
         return _reference(dtype, place)
+    if backend == "onnx":
+        return _onnx(dtype, scales)
     if place == "cuda":
         return _cuda(dtype, mode, found=found, quantized=bool(scales))
     return _cpu(dtype, scales, found=found)
@@ -136,12 +143,28 @@ def _cuda(dtype: str, mode: str, *, found: str, quantized: bool) -> Choice:
     return Choice("cuda", "cuda", dtype, why + _more(found), mode)
 
 
-def _cpu(dtype: str, scales: Sequence[LayerScales], *, found: str) -> Choice:
-    _check("dtype", dtype, ("auto", *LINEARS, STATIC), of="the cpu backend")
+def _onnx(dtype: str, scales: Sequence[LayerScales]) -> Choice:
+    from thresher.engine.graphs.opened import check_packages
+
+    check_packages(who="backend onnx")
+    _check("dtype", dtype, ("auto", "fp32", STATIC), of="the onnx backend")
+    if dtype == "auto":
+        dtype = STATIC if scales and cpu_dtype(quantized=True)[0] == STATIC else "fp32"
+    why = "onnxruntime was asked for, one text at a time" + ("; the run is quantized" if dtype == STATIC else "")
+    _check_static(dtype, scales)
+    return Choice("onnx", "cpu", dtype, why, scales=tuple(scales))
+
+
+def _check_static(dtype: str, scales: Sequence[LayerScales]) -> None:
     if dtype == STATIC and not scales:
         raise ConfigError("int8-static needs a quantized run; make one with: thresher quantize RUN --out RUN8")
     if dtype.startswith("int8"):
         check_int8()
+
+
+def _cpu(dtype: str, scales: Sequence[LayerScales], *, found: str) -> Choice:
+    _check("dtype", dtype, ("auto", *LINEARS, STATIC), of="the cpu backend")
+    _check_static(dtype, scales)
     if dtype == "auto":
         dtype, why = choose_dtype(quantized=bool(scales))
         why += _more(found)

@@ -100,14 +100,15 @@ class Engine(ReadsTokens):
     ) -> "Engine":
         """From a folder written by thresher, or any Hugging Face or sentence-transformers folder with a head we know.
 
-        device: auto (a GPU that the kernels can run on, otherwise the CPU), cpu or cuda; backend: auto, cpu, cuda or
-        reference; dtype: auto, fp32, bf16, on a GPU also fp16, on the CPU also int8 (activations quantized as they
-        come) or int8-static (for a folder made by `thresher quantize`). mode, on a GPU: auto, sync (library products on
-        the live tokens) or graph (CUDA graphs). `dial` scales the thresholds: 0 is dense, 1 as trained, more is faster;
-        layers that leave only protected tokens do so at any dial above 0. `max_length` in tokens: as in training if not
-        given, or else what the model can take. `threads`: with how many torch computes on the CPU, in this whole
-        process; if not given, as many as it has. `workers`: how many processes tokenize; 0: threads of this one; if not
-        given, as many as pay, which describe() says.
+        device: auto (a GPU that the kernels can run on, otherwise the CPU), cpu or cuda; backend: auto, cpu, cuda,
+        onnx (onnxruntime on the CPU, in fp32 or int8-static: for texts that come one by one) or reference; dtype: auto,
+        fp32, bf16, on a GPU also fp16, on the CPU also int8 (activations quantized as they come) or int8-static (for a
+        folder made by `thresher quantize`). mode, on a GPU: auto, sync (library products on the live tokens) or graph
+        (CUDA graphs). `dial` scales the thresholds: 0 is dense, 1 as trained, more is faster; layers that leave only
+        protected tokens do so at any dial above 0. `max_length` in tokens: as in training if not given, or else what
+        the model can take. `threads`: with how many torch computes on the CPU, in this whole process; if not given, as
+        many as it has. `workers`: how many processes tokenize; 0: threads of this one; if not given, as many as pay,
+        which describe() says.
         """
         if is_run(path):
             scales = read_scales(Path(expanded(path)))

@@ -23,7 +23,7 @@ WAYS: dict[str, tuple[frozenset[str], str]] = {
         BERT_LIKE | {GATED, POSITION_NAMES["rotary"]},
         "use device = 'cpu', or backend = 'reference' with device = 'cuda'",
     ),
-    "export": (BERT_LIKE, "run it with the engine on a CPU"),
+    "export": (ALL, "run it with the engine on a CPU"),
     "unpadded rival": (BERT_LIKE, "measure against the padded model"),
 }
 NAMES = {

@@ -27,10 +27,10 @@ def parts_of(engine: str) -> tuple[str, str]:
 
 def make_exported(source: Path, folder: Path, kind: str, runtime: str, scales: Path | None) -> None:
     """A folder with two graphs of a run or of a dense folder: for batches, and for single texts."""
+    from thresher.engine.graphs.build import Form, build_model
     from thresher.engine.scales import load_scales
     from thresher.engine.weights import read_weights
     from thresher.evaluation.contenders import load_ours
-    from thresher.exporting.build import Form, build_model
     from thresher.exporting.folder import takes_types, write_graph, write_openvino
     from thresher.models.heads import head_of
     from thresher.models.plan import plan_of
@@ -53,8 +53,8 @@ class Exported:
     """What `make_exported` wrote, opened: called with rows, it gives outputs and kept counts."""
 
     def __init__(self, folder: Path, *, threads: int) -> None:
-        from thresher.exporting.build import EMBEDDING, KEPT, LOGITS
-        from thresher.exporting.opened import open_file
+        from thresher.engine.graphs.build import EMBEDDING, KEPT, LOGITS
+        from thresher.engine.graphs.opened import open_file
 
         self.about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         suffix = ".xml" if (folder / "batch.xml").exists() else ".onnx"
@@ -62,7 +62,7 @@ class Exported:
         self.names = (EMBEDDING if EMBEDDING in self.graphs["one"].names else LOGITS, KEPT)
 
     def __call__(self, rows: Sequence[Row]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        from thresher.exporting.opened import padded
+        from thresher.engine.graphs.opened import padded
 
         graph = self.graphs["one" if len(rows) == 1 else "batch"]
         texts = [(row.input_ids, row.token_type_ids) for row in rows]

@@ -1,4 +1,1 @@
-"""A run as one ONNX graph of standard operators that really drops tokens, and the check of the file against the engine.
-
-The graph is built node by node from the engine's weights and the plan: onnx is imported only where it is needed.
-"""
+"""A run's graph as a folder for stock runtimes, and the check of what was written against the engine."""

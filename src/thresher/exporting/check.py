@@ -16,18 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thresher.core.plan import PruningPlan
+from thresher.engine.graphs.build import DIAL, EMBEDDING, KEPT, LOGITS, SPAN, Form
+from thresher.engine.graphs.int8 import Simulated
+from thresher.engine.graphs.opened import Arrays, Opened, open_file, padded
 from thresher.engine.packed import PackedExecutor
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ModelError
-from thresher.exporting.build import DIAL, EMBEDDING, KEPT, LOGITS, SPAN, Form
-from thresher.exporting.int8 import Simulated
-from thresher.exporting.opened import Arrays, Opened, open_file, padded
 
 TOLERANCE = 1e-5  # of outputs, times the largest of them where that is above 1
 EPSILON = 1e-5  # of relative scores, whose mean is 1
 INT8_TOLERANCE = INT8_EPSILON = 0.05
 EXTRA = 3  # columns of padding beside the longest text
+LONGEST = 1024  # tokens of a text of the check: attention to 8,192 would take gigabytes
 SHORT = 128  # longer texts share no batch with many others: the check would take minutes
 
 Text = tuple[list[int], list[int] | None]  # token ids and their types
@@ -74,14 +75,15 @@ class Watched(Simulated):
 
 
 def texts_to_check(weights: Weights, tokenizer: Any, *, limit: int, pairs: bool) -> list[Text]:
-    """Real texts as the tokenizer reads them, then random tokens: few, some, and as many as the model has positions."""
+    """Real texts as the tokenizer reads them, then random tokens: few, some, and as many as the model has positions, or
+    LONGEST."""
     found: list[Text] = []
     for text, other in REAL:
         read = tokenizer(text, other if pairs else None, truncation=True, max_length=limit)
         found.append((list(read["input_ids"]), read.get("token_type_ids")))
     drawn, kinds = np.random.default_rng(0), 1 if weights.token_type is None else len(weights.token_type)
     for length in (1, 2, 3, 40, weights.positions):
-        size = min(length, weights.positions)
+        size = min(length, weights.positions, LONGEST)
         types = np.sort(drawn.integers(0, kinds, size))  # types come in runs
         found.append((drawn.integers(0, len(weights.word), size).tolist(), types.tolist()))
     return found

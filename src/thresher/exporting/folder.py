@@ -2,15 +2,15 @@
 
 from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from thresher.engine.graphs.opened import NEEDS
 from thresher.engine.weights import Weights
-from thresher.errors import ConfigError, ModelError
+from thresher.errors import ModelError
 from thresher.models.embedder import Embedder
 from thresher.models.stored import write_folder
 
@@ -20,23 +20,12 @@ INT8_MODEL = Path("onnx") / "model_quantized.onnx"
 OPENVINO_MODEL = Path("openvino_model.xml")
 FORMATS = ("onnx", "openvino")
 ABOUT = "thresher_export.json"  # not thresher.json: an exported folder is no run
-NEEDS = ("onnx", "onnxruntime")
 LARGEST = 1_900_000_000  # bytes of one protobuf file, a little below its limit
 
 
 def needs(form: str) -> tuple[str, ...]:
     """The packages that a format needs."""
     return (*NEEDS, "openvino") if form == "openvino" else NEEDS
-
-
-def check_packages(form: str = "onnx") -> None:
-    """Say at once which package is missing."""
-    for name in needs(form):
-        if find_spec(name) is None:
-            extra = "bench" if name == "openvino" else "export"
-            raise ConfigError(
-                f"the package {name} is not installed, and export needs it; pip install 'thresher[{extra}]'"
-            )
 
 
 def place_of(form: str, *, int8: bool) -> Path:

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from thresher.core.heads import Head
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.linear import check_int8
+from thresher.engine.graphs.build import Form, build_model
+from thresher.engine.graphs.graph import OPSET
+from thresher.engine.graphs.opened import check_packages
 from thresher.engine.scales import read_scales, scales_file
 from thresher.engine.weights import LayerScales, Weights, read_weights
 from thresher.errors import ConfigError, RunError
-from thresher.exporting.build import Form, build_model
 from thresher.exporting.check import Checked, bounds, check_file, texts_to_check
 from thresher.exporting.folder import (
     ABOUT,
     FORMATS,
-    check_packages,
     needs,
     place_of,
     rounded,
@@ -26,7 +27,6 @@ from thresher.exporting.folder import (
     write_graph,
     write_openvino,
 )
-from thresher.exporting.graph import OPSET
 from thresher.jobs.export_quality import ExportedQuality, Measuring, measure_exported
 from thresher.jobs.places import alone, check_place
 from thresher.jobs.quiet import quiet
@@ -141,7 +141,7 @@ def export(run: str | Path | ExportRequest, *, progress: "Silent | None" = None,
     """
     shown, _ = heard(progress, None)
     request = asked(ExportRequest, run, given, name="run")
-    check_packages(request.format)
+    check_packages(*needs(request.format), who="export")
     with alone(request.out):
         manifest = _check_places(request)
         task = request.load_rows(manifest)

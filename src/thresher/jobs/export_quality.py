@@ -13,15 +13,15 @@ from thresher.config import trained_length
 from thresher.engine.arithmetic import STATIC
 from thresher.engine.engine import Engine
 from thresher.engine.find_scales import Text
+from thresher.engine.graphs.build import KEPT
+from thresher.engine.graphs.opened import open_file, padded
 from thresher.engine.weights import LayerScales
 from thresher.errors import ModelError
 from thresher.evaluation.agreement import Logits, agreement
 from thresher.evaluation.int8 import BATCH, Compute, Measured, computed_by, run_texts
 from thresher.evaluation.of_tokens import to_compare
 from thresher.evaluation.quality import encoded_inputs
-from thresher.exporting.build import KEPT
 from thresher.exporting.check import results_of
-from thresher.exporting.opened import open_file, padded
 from thresher.jobs.quantize import scoring
 from thresher.models.checkpoint import Checkpoint
 from thresher.models.heads import head_of

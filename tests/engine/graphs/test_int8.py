@@ -7,18 +7,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from tests.engine.graphs.running import answer, arrays, gated, opened
 from tests.engine.makers import engine_with, reference
 from tests.engine.test_engine import sequences
 from tests.engine.test_find_scales import scales_of
-from tests.exporting.running import answer, arrays, gated, opened
 from tests.models.families import BERT_LIKE, LAYERS, ragged
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.linear import check_int8
+from thresher.engine.graphs.build import Form, build_model
+from thresher.engine.graphs.graph import Graph
+from thresher.engine.graphs.int8 import Simulated, int8_affine, rounded_weight
 from thresher.engine.weights import Affine, LayerScales, read_weights
 from thresher.errors import ConfigError, ModelError
-from thresher.exporting.build import Form, build_model
-from thresher.exporting.graph import Graph
-from thresher.exporting.int8 import Simulated, int8_affine, rounded_weight
 from thresher.models.plan import plan_of
 
 LONG = (11, 1, 7, 3, 16, 23, 40, 9)

@@ -15,8 +15,8 @@ from tests.models.families import SOME, prune_with_, randomize_, tiny_config, ti
 from thresher.core.heads import Head
 from thresher.core.plan import PruningPlan
 from thresher.engine.executor import Output
+from thresher.engine.graphs.build import Form, build_model
 from thresher.engine.weights import read_weights
-from thresher.exporting.build import Form, build_model
 from thresher.models.embedder import Embedder
 from thresher.models.heads import head_of
 from thresher.models.plan import plan_of

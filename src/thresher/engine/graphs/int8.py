@@ -13,9 +13,9 @@ from thresher.core.plan import PruningPlan
 from thresher.engine.backends.feedforward import gelu_zero, is_plain_gelu
 from thresher.engine.backends.linear import ZERO
 from thresher.engine.backends.reference import Reference
+from thresher.engine.graphs.graph import Graph
 from thresher.engine.scales import SITES
 from thresher.engine.weights import Affine, Layer, LayerScales, Weights
-from thresher.exporting.graph import Graph
 
 
 def int8_affine(graph: Graph, values: str, affine: Affine, scales: Tensor, *, name: str, zero: int = ZERO) -> str:

@@ -7,17 +7,18 @@ from typing import Any
 
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.cpu import check_scales
+from thresher.engine.graphs.graph import IR_VERSION, OPSET, Graph
+from thresher.engine.graphs.layers import LayerNodes
+from thresher.engine.graphs.places import Places, needs_positions
+from thresher.engine.graphs.rows import Batch, Live, OneText, Rows, true_places
 from thresher.engine.supported import check_supported
 from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ModelError
-from thresher.exporting.graph import IR_VERSION, OPSET, Graph
-from thresher.exporting.layers import LayerNodes, Rows
-from thresher.exporting.rows import Batch, Live, OneText, true_places
 from thresher.records import thresher_version
 
 NEVER_EMPTY = {"first", "first_segment"}  # groups that every text has a token of
 LOGITS, STATES, EMBEDDING, KEPT, DIAL = "logits", "last_hidden_state", "sentence_embedding", "kept", "dial"
-PASSED = "passed"
+PASSED, LIMITS = "passed", "limits"
 SPAN = ("start_logits", "end_logits")
 
 
@@ -25,13 +26,15 @@ SPAN = ("start_logits", "end_logits")
 class Form:
     """What the graph is like. types: it has the input token_type_ids; one: for single texts; kept: it also gives the
     counts of kept tokens; passed: and how many layers passed each token on; dial: thresholds can be scaled when it
-    runs; half: matrices are stored in fp16."""
+    runs; limits: they are an input, one number for each layer, and below 0 a layer keeps all; half: matrices are stored
+    in fp16."""
 
     types: bool = False
     one: bool = False
     kept: bool = False
     passed: bool = False
     dial: bool = False
+    limits: bool = False
     half: bool = False
 
 
@@ -64,7 +67,9 @@ def build_model(
     taken = [helper.make_tensor_value_info(name, TensorProto.INT64, size) for name in names]
     dial = DIAL if form.dial else None
     inputs = _inputs(graph, weights, plan, form)
-    layers = LayerNodes(graph, weights, plan, dial=dial, scales=scales)
+    places = Places(graph, weights, counts=inputs.counts)
+    limits = _limits(graph, plan) if form.limits else None
+    layers = LayerNodes(graph, weights, plan, places=places, dial=dial, limits=limits, scales=scales)
     rows, kept = inputs.rows, []
     for index in range(layers.alone):
         rows = layers.layer(index, rows)
@@ -81,6 +86,8 @@ def build_model(
         give(_kept(graph, kept, inputs.counts, layers=plan.layers), KEPT, [size[0], plan.layers], TensorProto.INT64)
     if form.passed:
         give(_passed(graph, inputs, rows, layers, plan), PASSED, [size[0], "length"], TensorProto.INT64)
+    if form.limits:
+        taken.append(helper.make_tensor_value_info(LIMITS, TensorProto.FLOAT, [plan.layers]))
     if dial is not None:
         taken.append(helper.make_tensor_value_info(DIAL, TensorProto.FLOAT, []))
         graph.initializers.append(numpy_helper.from_array(_one(), DIAL))
@@ -92,6 +99,12 @@ def build_model(
         producer_name="thresher",
         producer_version=thresher_version(),
     )
+
+
+def _limits(graph: Graph, plan: PruningPlan) -> list[str]:
+    """Every layer's threshold, without dimensions."""
+    parts = graph.node("Split", LIMITS, axis=0, num_outputs=plan.layers, outputs=plan.layers)
+    return [graph.node("Squeeze", part, graph.whole(0)) for part in parts]
 
 
 def check_plan(plan: PruningPlan) -> None:
@@ -154,7 +167,7 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
         live=live,
         hidden=hidden,
         protected=_protected(graph, plan, mask=mask, rank=rank, packed=packed),
-        positions=None if weights.distance_bias is None else positions,
+        positions=positions if needs_positions(weights) else None,
         origin=_all_rows(graph, total) if (plan.restores or form.passed) and prunes else None,
     )
     return Inputs(rows=rows, mask=mask, counts=counts, wrong=wrong, total=total)
@@ -210,7 +223,7 @@ def _answers(
     width = weights.shape.width
     if plan.reads == "tokens":
         # The head comes first: it leaves few numbers of each token to be put in its place.
-        found, count = _head(graph, weights, _all_states(graph, rows, layers))
+        found, count = _head(graph, weights, _all_states(graph, weights, rows, layers))
         found = _in_place(graph, found, inputs, _places(graph, inputs, rows, layers))
         found = _only_of_texts(graph, found, inputs.wrong, axes=(1, 2))
         if means != "span":
@@ -221,10 +234,12 @@ def _answers(
             for name, part in zip(SPAN, parts, strict=True)
         }
     if plan.restores:
-        states = _in_place(graph, _all_states(graph, rows, layers), inputs, _places(graph, inputs, rows, layers))
+        states = _in_place(
+            graph, _all_states(graph, weights, rows, layers), inputs, _places(graph, inputs, rows, layers)
+        )
         read = _mean(graph, states, inputs)
     else:
-        read = layers.first_tokens(rows)
+        read = _final(graph, weights, layers.first_tokens(rows))
         states = graph.node("Unsqueeze", read, graph.whole(1))
     result, count = _head(graph, weights, read)
     result = _only_of_texts(graph, result, inputs.wrong)
@@ -233,11 +248,18 @@ def _answers(
     return {STATES: (states, ["length" if plan.restores else 1, width]), EMBEDDING: (result, [count])}
 
 
-def _all_states(graph: Graph, rows: Rows, layers: LayerNodes) -> str:
+def _all_states(graph: Graph, weights: Weights, rows: Rows, layers: LayerNodes) -> str:
     """(total, width) every token's last known state: those of dropped tokens layer by layer, then those left."""
     if not layers.left:
-        return rows.hidden
-    return str(graph.node("Concat", *(part for part, _, _ in layers.left), rows.hidden, axis=0))
+        return _final(graph, weights, rows.hidden)
+    joined = graph.node("Concat", *(part for part, _, _ in layers.left), rows.hidden, axis=0)
+    return _final(graph, weights, joined)
+
+
+def _final(graph: Graph, weights: Weights, states: str) -> str:
+    """After the norm behind the last layer, where there is one. (rows, width)."""
+    norm = weights.final_norm
+    return states if norm is None else graph.norm(states, norm, name="final_norm")
 
 
 def _places(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes) -> str:

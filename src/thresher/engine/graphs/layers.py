@@ -2,40 +2,26 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from thresher.core.layer import Steps, finish
+from thresher.core.layer import Steps, attention_input, finish
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.linear import ZERO
+from thresher.engine.graphs.graph import Graph
+from thresher.engine.graphs.int8 import int8_affine, zero_of
+from thresher.engine.graphs.places import Places
+from thresher.engine.graphs.rows import Live, Rows, true_places
 from thresher.engine.weights import Affine, Layer, LayerScales, Norm, Weights
-from thresher.exporting.graph import Graph
-from thresher.exporting.int8 import int8_affine, zero_of
-from thresher.exporting.rows import Live, true_places
 
 TINY = float(np.finfo(np.float32).tiny)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """What is known of live rows, packed: (total, ...) each; None where nobody asks.
-
-    protected: booleans; positions: places in the original text; origin: rows of the packed input.
-    """
-
-    live: Live
-    hidden: str
-    protected: str | None = None
-    positions: str | None = None
-    origin: str | None = None
-
-
 class LayerNodes:
-    """Adds layers to a graph. `dial` is the graph's input that scales thresholds, or None; with `scales`, one per
-    layer, products are in static int8."""
+    """Adds layers to a graph. `dial` is the graph's input that scales thresholds, or None; `limits` the names of
+    thresholds that are inputs, one per layer, or None; with `scales`, one per layer, products are in static int8."""
 
     def __init__(
         self,
@@ -43,15 +29,17 @@ class LayerNodes:
         weights: Weights,
         plan: PruningPlan,
         *,
+        places: Places,
         dial: str | None = None,
+        limits: Sequence[str] | None = None,
         scales: Sequence[LayerScales] = (),
     ) -> None:
         self.graph, self.weights, self.plan, self.dial, self.scales = graph, weights, plan, dial, scales
+        self.places, self.limits = places, limits
         # Where the dial may be 0, no layer is known to pass on first tokens only but the last.
         self.alone = plan.alone if dial is None or plan.restores else plan.layers - 1
         # States and origins of dropped tokens, for who reads them, and the layer that dropped them.
         self.left: list[tuple[str, str, int]] = []
-        self._bias: tuple[Live, str] | None = None
         self._off = None if dial is None else graph.node("Not", graph.node("Greater", dial, graph.number(0.0)))
 
     def layer(self, index: int, rows: Rows) -> Rows:
@@ -59,9 +47,10 @@ class LayerNodes:
         graph, live, threshold = self.graph, rows.live, self.plan.thresholds[index]
         scored = 0 < threshold < math.inf
         context, scores = self._attend(index, rows, scored=scored)
+        beside = self._convolved(index, rows)
         if not threshold > 0:
-            return replace(rows, hidden=self._finish(index, live.packed(context), rows.hidden))
-        keep = live.alive_and(self._keep(threshold, scores, rows))
+            return replace(rows, hidden=self._finish(index, live.packed(context), rows.hidden, beside))
+        keep = live.alive_and(self._keep(index, scores, rows))
         chosen = true_places(graph, keep)
         stay = live.rows_at(chosen)
         if rows.origin is not None:
@@ -72,30 +61,36 @@ class LayerNodes:
             for name in ("protected", "positions", "origin")
             if (value := getattr(rows, name)) is not None
         }
-        hidden = self._finish(index, self._take(context, chosen), self._take(rows.hidden, stay))
+        beside = None if beside is None else self._take(beside, stay)
+        hidden = self._finish(index, self._take(context, chosen), self._take(rows.hidden, stay), beside)
         return Rows(live=live.after(keep, chosen), hidden=hidden, **taken)
 
     def first_tokens(self, rows: Rows) -> str:
         """The layers from `alone` on, which pass on first tokens only: (batch, width)."""
         graph, live, layer = self.graph, rows.live, self.weights.layers[self.alone]
         width, name = self.weights.shape.width, f"{self._name(self.alone)}.attention"
-        hidden = self._take(rows.hidden, live.first)
+        hidden, steps, spec = self._take(rows.hidden, live.first), self._steps(self.alone), layer.spec
         query, rest = _part(layer.qkv, 0, width), _part(layer.qkv, width, 3 * width)
-        scale = 1 / layer.spec.divisor
-        asked = self._product(self.alone, "qkv", hidden, query, name=f"{name}.query", scale=scale, scaled=width)
-        lead = (0,) * live.lead
-        asked = graph.node("Reshape", asked, graph.whole(*lead, layer.spec.heads, 1, width // layer.spec.heads))
-        both = live.grid(self._product(self.alone, "qkv", rows.hidden, rest, name=f"{name}.key_value"))
-        key, value = graph.node("Split", both, axis=-1, num_outputs=2, outputs=2)
+        # First tokens are at position 0, where rotations leave queries as they are.
+        asked = attention_input(spec, steps, hidden)
+        asked = self._product(
+            self.alone, "qkv", asked, query, name=f"{name}.query", scale=1 / spec.divisor, scaled=width
+        )
+        asked = graph.node("Reshape", asked, graph.whole(*(0,) * live.lead, spec.heads, 1, spec.head_width))
+        states = attention_input(spec, steps, rows.hidden)
+        both = self._product(self.alone, "qkv", states, rest, name=f"{name}.key_value")
+        key, value = self._parts(layer, both, rows, turning=1)
         key, value = self._by_head(key, layer, live, turned=True), self._by_head(value, layer, live)
-        probabilities = self._probabilities(asked, key, live, self._first_bias(rows))
-        context = graph.node("MatMul", probabilities, value)
+        bias = self.places.bias(layer, rows, asked, key, name=name, first=True)
+        context = graph.node("MatMul", self._probabilities(asked, key, bias), value)
         context = graph.node("Reshape", context, graph.whole(-1, width))
-        hidden = self._finish(self.alone, context, hidden)
+        beside = self._convolved(self.alone, rows)
+        beside = None if beside is None else self._take(beside, live.first)
+        hidden = self._finish(self.alone, context, hidden, beside)
         for index in range(self.alone + 1, len(self.weights.layers)):
-            name = f"{self._name(index)}.attention.value"
-            part = _part(self.weights.layers[index].qkv, 2 * width, 3 * width)
-            values = self._product(index, "qkv", hidden, part, name=name)
+            name, own = f"{self._name(index)}.attention.value", self.weights.layers[index]
+            states = attention_input(own.spec, self._steps(index), hidden)
+            values = self._product(index, "qkv", states, _part(own.qkv, 2 * width, 3 * width), name=name)
             hidden = self._finish(index, values, hidden)
         return hidden
 
@@ -103,15 +98,30 @@ class LayerNodes:
         """Context (batch x n, width) and scores (batch, n) on the grid."""
         graph, live, layer = self.graph, rows.live, self.weights.layers[index]
         width, name = self.weights.shape.width, f"{self._name(index)}.attention"
-        scale = 1 / layer.spec.divisor
-        qkv = self._product(index, "qkv", rows.hidden, layer.qkv, name=f"{name}.qkv", scale=scale, scaled=width)
-        query, key, value = graph.node("Split", live.grid(qkv), axis=-1, num_outputs=3, outputs=3)
+        scale, states = 1 / layer.spec.divisor, attention_input(layer.spec, self._steps(index), rows.hidden)
+        qkv = self._product(index, "qkv", states, layer.qkv, name=f"{name}.qkv", scale=scale, scaled=width)
+        query, key, value = self._parts(layer, qkv, rows, turning=2)
         query, value = (self._by_head(part, layer, live) for part in (query, value))
         key = self._by_head(key, layer, live, turned=True)
-        probabilities = self._probabilities(query, key, live, self._distance_bias(rows))
+        bias = self.places.bias(layer, rows, query, key, name=name)
+        probabilities = self._probabilities(query, key, bias)
         context = graph.node("Transpose", graph.node("MatMul", probabilities, value), perm=_perm(live, (1, 0, 2)))
         context = graph.node("Reshape", context, graph.whole(-1, width))
         return context, self._scores(probabilities, value, live) if scored else None
+
+    def _parts(self, layer: Layer, projected: str, rows: Rows, *, turning: int) -> list[str]:
+        """(total, parts x width) -> (batch, n, width) of each; all but the last, `turning` ones, by their positions."""
+        graph, live, spec = self.graph, rows.live, layer.spec
+        if spec.rotary_base is None:
+            return list(
+                graph.node("Split", live.grid(projected), axis=-1, num_outputs=turning + 1, outputs=turning + 1)
+            )
+        sizes = graph.whole(turning * spec.width, spec.width)
+        turned, value = graph.node("Split", projected, sizes, axis=-1, outputs=2)
+        turned = live.grid(self.places.turned(spec, turned, rows))
+        if turning == 1:
+            return [turned, live.grid(value)]
+        return [*graph.node("Split", turned, axis=-1, num_outputs=2, outputs=2), live.grid(value)]
 
     def _by_head(self, part: str, layer: Layer, live: Live, *, turned: bool = False) -> str:
         """(batch, n, width) -> (batch, heads, n, head width); `turned`: (batch, heads, head width, n)."""
@@ -119,41 +129,24 @@ class LayerNodes:
         parts = self.graph.node("Reshape", part, self.graph.whole(*sizes))
         return str(self.graph.node("Transpose", parts, perm=_perm(live, (1, 2, 0) if turned else (1, 0, 2))))
 
-    def _probabilities(self, query: str, key: str, live: Live, bias: str | None) -> str:
+    def _probabilities(self, query: str, key: str, bias: str | None) -> str:
         """(batch, heads, queries, n); key is turned, and bias has the mask in it."""
         logits = self.graph.node("MatMul", query, key)
-        bias = live.mask if bias is None else bias
         logits = logits if bias is None else self.graph.node("Add", logits, bias)
         return str(self.graph.node("Softmax", logits, axis=-1))
 
-    def _distance_bias(self, rows: Rows) -> str | None:
-        """(batch, heads, n, n) by distance, with the mask in it; one for all layers until something is dropped."""
-        graph, live, table = self.graph, rows.live, self.weights.distance_bias
-        if table is None or rows.positions is None:
+    def _convolved(self, index: int, rows: Rows) -> str | None:
+        """(total, width) what the layer's convolution makes of its input, inside each text; None where it has none."""
+        own, graph, live = self.weights.layers[index].convolution, self.graph, rows.live
+        if own is None:
             return None
-        if self._bias is None or self._bias[0] is not live:
-            at = live.grid(rows.positions)
-            keys, queries = (graph.node("Unsqueeze", at, graph.whole(axis)) for axis in (-2, -1))
-            distance = graph.node("Add", graph.node("Sub", keys, queries), graph.one_whole(len(table) // 2))
-            self._bias = live, self._from_table(table, distance, live, perm=(1, 0, 2, 3))
-        return self._bias[1]
-
-    def _first_bias(self, rows: Rows) -> str | None:
-        """(batch, heads, 1, n): first tokens are at position 0."""
-        graph, live, table = self.graph, rows.live, self.weights.distance_bias
-        if table is None or rows.positions is None:
-            return None
-        distance = graph.node("Add", live.grid(rows.positions), graph.one_whole(len(table) // 2))
-        distance = graph.node("Unsqueeze", distance, graph.whole(-2))
-        return self._from_table(table, distance, live, perm=(1, 0, 2, 3))
-
-    def _from_table(self, table: Tensor, distance: str, live: Live, *, perm: tuple[int, ...]) -> str:
-        """Biases by head first: (batch, queries, n) distances -> (batch, heads, queries, n)."""
-        by_head = self.graph.vector(table.T, name="distance_bias")
-        bias = self.graph.node("Gather", by_head, distance, axis=1)
-        if live.mask is None:
-            return str(bias)
-        return str(self.graph.node("Add", self.graph.node("Transpose", bias, perm=perm), live.mask))
+        name, padding = f"{self._name(index)}.convolution", own.weight.shape[-1] // 2
+        places = live.cleared(rows.hidden)
+        weight, bias = graph.matrix(own.weight, name=f"{name}.weight"), graph.vector(own.bias, name=f"{name}.bias")
+        turned = graph.node("Transpose", places, perm=(0, 2, 1))
+        made = graph.node("Conv", turned, weight, bias, group=own.groups, pads=[padding, padding])
+        made = graph.node("Transpose", graph.activation(made, own.activation), perm=(0, 2, 1))
+        return live.packed(str(graph.node("Reshape", made, graph.whole(-1, self.weights.shape.width))))
 
     def _scores(self, probabilities: str, value: str, live: Live) -> str:
         """(batch, n) in the plan's scale."""
@@ -167,7 +160,7 @@ class LayerNodes:
             relative = graph.node("Div", moved, graph.node("Max", live.mean(moved), graph.number(TINY)))
         return str(relative) if self.plan.scale == "relative" else live.by_count(relative)
 
-    def _keep(self, threshold: float, scores: str | None, rows: Rows) -> str:
+    def _keep(self, index: int, scores: str | None, rows: Rows) -> str:
         """(batch, n) or (n,) booleans: above the threshold or protected; all where the dial is at 0."""
         graph, live = self.graph, rows.live
         if rows.protected is None:
@@ -175,14 +168,19 @@ class LayerNodes:
         else:
             keep = live.grid(rows.protected)
         if scores is not None:
-            limit = graph.number(threshold)
+            limit = graph.number(self.plan.thresholds[index]) if self.limits is None else self.limits[index]
             limit = limit if self.dial is None else graph.node("Mul", limit, self.dial)
             keep = graph.node("Or", graph.node("Greater", scores, limit), keep)
         return str(keep if self._off is None else graph.node("Or", keep, self._off))
 
-    def _finish(self, index: int, context: str, hidden: str) -> str:
-        """Everything after attention: (rows, width) each."""
-        return finish(self.weights.layers[index].spec, self._steps(index), context, hidden)
+    def _finish(self, index: int, context: str, hidden: str, beside: str | None = None) -> str:
+        """Everything after attention, and what a convolution gave: (rows, width) each."""
+        layer = self.weights.layers[index]
+        found = finish(layer.spec, self._steps(index), context, hidden)
+        if beside is None or layer.convolution is None:
+            return found
+        name = f"{self._name(index)}.convolution_norm"
+        return self.graph.norm(self.graph.node("Add", found, beside), layer.convolution.norm, name=name)
 
     def _steps(self, index: int) -> Steps[str]:
         graph, layer, name = self.graph, self.weights.layers[index], self._name(index)
@@ -192,7 +190,11 @@ class LayerNodes:
 
         def feed_forward(values: str) -> str:
             inner = self._product(index, "ffn_in", values, layer.ffn_in, name=f"{name}.ffn_in")
-            inner = graph.activation(inner, layer.spec.activation)
+            if layer.spec.gated:
+                inner, gate = graph.node("Split", inner, axis=-1, num_outputs=2, outputs=2)
+                inner = graph.node("Mul", graph.activation(inner, layer.spec.activation), gate)
+            else:
+                inner = graph.activation(inner, layer.spec.activation)
             return self._product(index, "ffn_out", inner, layer.ffn_out, name=f"{name}.ffn_out")
 
         def output(context: str) -> str:

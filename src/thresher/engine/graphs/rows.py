@@ -4,12 +4,13 @@ Two forms with the same members: `Batch` for texts of different lengths, and `On
 how many dimensions stand before those of one text.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from thresher.exporting.graph import Graph
+from thresher.engine.graphs.graph import Graph
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -32,11 +33,17 @@ class Live(Protocol):
     def mask(self) -> str | None:
         """(batch, 1, 1, n) float: 0 for live places and the lowest number for others; None where all are live."""
 
+    def masked(self, seen: str) -> str:
+        """(batch, queries, n) booleans -> (batch, 1, queries, n): 0 for what is seen and live, otherwise as `mask`."""
+
     def grid(self, values: str) -> str:
         """(total, ...) -> (batch, n, ...)."""
 
     def packed(self, values: str) -> str:
         """(batch x n, ...) -> (total, ...)."""
+
+    def cleared(self, values: str) -> str:
+        """(total, width) -> (batch, n, width), zeros where nothing is live."""
 
     def received(self, probabilities: str) -> str:
         """Attention from live queries: (batch, heads, n, n) -> (batch, heads, n)."""
@@ -55,6 +62,20 @@ class Live(Protocol):
 
     def after(self, keep: str, chosen: str) -> "Live":
         """What is live when only `keep` stays, which is at the places `chosen` of the flattened grid."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is known of live rows, packed: (total, ...) each; None where nobody asks.
+
+    protected: booleans; positions: places in the original text; origin: rows of the packed input.
+    """
+
+    live: Live
+    hidden: str
+    protected: str | None = None
+    positions: str | None = None
+    origin: str | None = None
 
 
 def true_places(graph: Graph, flags: str) -> str:
@@ -110,6 +131,12 @@ class Batch:
         flags = graph.node("Where", self.alive, graph.number(0.0), graph.number(LOWEST))
         return str(graph.node("Unsqueeze", flags, graph.whole(1, 2)))
 
+    def masked(self, seen: str) -> str:
+        graph = self.graph
+        seen = graph.node("And", seen, graph.node("Unsqueeze", self.alive, graph.whole(1)))
+        flags = graph.node("Where", seen, graph.number(0.0), graph.number(LOWEST))
+        return str(graph.node("Unsqueeze", flags, graph.whole(1)))
+
     @cached_property
     def live_places(self) -> str:
         return true_places(self.graph, self.alive)
@@ -119,6 +146,10 @@ class Batch:
 
     def packed(self, values: str) -> str:
         return str(self.graph.node("Gather", values, self.live_places, axis=0))
+
+    def cleared(self, values: str) -> str:
+        alive = self.graph.node("Unsqueeze", self.alive, self.graph.whole(2))
+        return str(self.graph.node("Where", alive, self.grid(values), self.graph.number(0.0)))
 
     def received(self, probabilities: str) -> str:
         weights = self.graph.node("Unsqueeze", self.numbers, self.graph.whole(1, 2))
@@ -165,11 +196,17 @@ class OneText:
     def first(self) -> str:
         return self.graph.whole(0)
 
+    def masked(self, seen: str) -> str:
+        return str(self.graph.node("Where", seen, self.graph.number(0.0), self.graph.number(LOWEST)))
+
     def grid(self, values: str) -> str:
         return values
 
     def packed(self, values: str) -> str:
         return values
+
+    def cleared(self, values: str) -> str:
+        return str(self.graph.node("Unsqueeze", values, self.graph.whole(0)))
 
     def received(self, probabilities: str) -> str:
         return str(self.graph.node("ReduceSum", probabilities, self.graph.whole(-2), keepdims=0))

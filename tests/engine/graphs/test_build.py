@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from tests.engine.graphs.running import TOLERANCE, answer, arrays, expected_of, gated, graph_of, opened
 from tests.engine.test_engine import VARIANTS
-from tests.exporting.running import TOLERANCE, answer, arrays, expected_of, gated, graph_of, opened
 from tests.models.families import (
-    BERT_LIKE,
+    FAMILIES,
     LAYERS,
     LENGTHS,
     SEPARATOR,
     SOME,
+    WITHOUT_SPANS,
     logits_of,
     one,
     prune_with_,
@@ -21,10 +22,10 @@ from tests.models.families import (
     tiny_model,
 )
 from thresher.core.plan import PruningPlan
+from thresher.engine.graphs.build import Form, build_model
+from thresher.engine.graphs.graph import known_activation
 from thresher.engine.weights import read_weights
 from thresher.errors import ModelError
-from thresher.exporting.build import Form, build_model
-from thresher.exporting.graph import operator_of
 from thresher.models.embedder import pooled
 from thresher.models.heads import head_of
 from thresher.models.plan import plan_of
@@ -39,7 +40,7 @@ def name_of(reads: str | None) -> str:
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("reads", HEADS)
-@pytest.mark.parametrize("family", BERT_LIKE)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_and_head(family: str, reads: str | None, score: str) -> None:
     model = gated(family, reads=reads, score=score)
     inputs = ragged(model, extra=2)
@@ -52,10 +53,35 @@ def test_every_family_and_head(family: str, reads: str | None, score: str) -> No
         np.testing.assert_allclose(found, expected.outputs.numpy(), **TOLERANCE)
 
 
+DEBERTA = {
+    "a convolution": {"conv_kernel_size": 3},
+    "a grouped one": {"conv_kernel_size": 3, "conv_groups": 2, "share_att_key": False},
+    "keys alone, a table": {"pos_att_type": ["c2p"], "position_biased_input": True, "position_buckets": -1},
+    "queries alone": {"pos_att_type": ["p2c"]},
+}
+
+
+@pytest.mark.parametrize("means", ["classes", "tags"])
+@pytest.mark.parametrize("case", DEBERTA)
+def test_what_only_some_debertas_have(case: str, means: str) -> None:
+    """Convolutions stay inside their text, whatever stands beside it; far tokens share an embedding."""
+    model = tiny_model("deberta-v2", means=means, **DEBERTA[case])
+    prune_with_(model, SOME, score="value")
+    inputs = ragged(model, (30, 1, 7, 3, 16), extra=1)
+    expected = expected_of(model, inputs)
+    mask = inputs["attention_mask"].numpy() == 1
+    for single in (False, True):
+        found, kept = answer(opened(graph_of(model, one=single, kept=True)), arrays(inputs), "logits", "kept")
+        assert kept.tolist() == expected.kept.tolist()
+        np.testing.assert_allclose(found if means == "classes" else found[mask], expected.outputs.numpy(), **TOLERANCE)
+
+
 @pytest.mark.parametrize("means", ["span", "tags"])
-@pytest.mark.parametrize("family", BERT_LIKE)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_heads_that_read_every_token(family: str, means: str) -> None:
     """Each has its outputs in its place, whether it was dropped or not; padding has zeros."""
+    if means == "span" and family in WITHOUT_SPANS:
+        pytest.skip(f"{family} has no model for question answering")
     model = tiny_model(family, means=means)
     prune_with_(model, SOME, score="value")
     inputs = ragged(model, extra=2)
@@ -102,7 +128,7 @@ def test_how_far_each_token_came(reads: str | None, single: bool) -> None:
     assert first == [LAYERS] * len(first)
 
 
-@pytest.mark.parametrize("family", BERT_LIKE)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_dense_graph_is_the_stock_model(family: str) -> None:
     model = tiny_model(family)
     inputs = ragged(model, extra=1)
@@ -216,4 +242,4 @@ def test_what_cannot_be_computed_is_refused() -> None:
     with pytest.raises(ModelError, match="lets texts lose all their tokens"):
         graph_of(model)
     with pytest.raises(ModelError, match="the activation softsign cannot be exported; those that can are: gelu,"):
-        operator_of(torch.nn.functional.softsign)
+        known_activation(torch.nn.functional.softsign)

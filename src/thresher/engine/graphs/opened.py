@@ -1,12 +1,16 @@
 """An exported file in a stock runtime, as whoever deploys it opens it: onnxruntime, or OpenVINO for .xml files."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from thresher.errors import ConfigError
+
+NEEDS = ("onnx", "onnxruntime")
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -49,6 +53,16 @@ class OpenVinoFile:
         found = self.compiled(arrays)
         # Outputs are views of memory that the next request writes to.
         return [np.array(found[self.compiled.output(name)]) for name in names]
+
+
+def check_packages(*names: str, who: str) -> None:
+    """Say at once which package is missing."""
+    for name in names or NEEDS:
+        if find_spec(name) is None:
+            extra = "export" if name in NEEDS else "bench"
+            raise ConfigError(
+                f"the package {name} is not installed, and {who} needs it; pip install 'thresher[{extra}]'"
+            )
 
 
 def open_file(file: Path, *, threads: int) -> Opened:

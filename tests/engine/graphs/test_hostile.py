@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.exporting.running import TOLERANCE, Arrays, answer, arrays, expected_of, gated, graph_of, opened
+from tests.engine.graphs.running import TOLERANCE, Arrays, answer, arrays, expected_of, gated, graph_of, opened
 from tests.models.families import BERT_LIKE, LAYERS, POSITIONS, VOCABULARY, ragged
 from thresher.core.plan import PruningPlan
 from thresher.exporting.folder import write_graph

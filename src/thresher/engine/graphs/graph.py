@@ -23,6 +23,7 @@ ACTIVATIONS: dict[str, tuple[Activation, str, dict[str, Any]]] = {
     "relu": (F.relu, "Relu", {}),
     "tanh": (torch.tanh, "Tanh", {}),
     "sigmoid": (torch.sigmoid, "Sigmoid", {}),
+    "silu": (F.silu, "Sigmoid", {}),  # times what it is given: it has no operator before opset 24
 }
 
 
@@ -58,6 +59,11 @@ class Graph:
     def one_whole(self, value: int) -> str:
         """An int64 number without dimensions."""
         return self._constant(("one whole", value), np.array(value, np.int64))
+
+    def wholes(self, values: Tensor, *, name: str) -> str:
+        """A table of int64 numbers, once for the same numbers."""
+        stored = values.cpu().numpy()
+        return self._constant((name, stored.tobytes()), stored, name=name)
 
     def number(self, value: float) -> str:
         """A float32 number without dimensions."""
@@ -100,8 +106,10 @@ class Graph:
         return str(self.node("LayerNormalization", values, weight, bias, axis=-1, epsilon=float(norm.epsilon)))
 
     def activation(self, values: str, activation: Activation) -> str:
-        kind, attributes = operator_of(activation)
-        return str(self.node(kind, values, **attributes))
+        name = known_activation(activation)
+        _, kind, attributes = ACTIVATIONS[name]
+        found = self.node(kind, values, **attributes)
+        return str(self.node("Mul", values, found) if name == "silu" else found)
 
     def rows_of(self, table: Tensor, rows: str, *, name: str) -> str:
         """Rows of an embedding table: (...) -> (..., width). One outside is an error that has the node's name."""
@@ -137,13 +145,13 @@ class Graph:
         return name if self._names[name] == 1 else f"{name}_{self._names[name]}"
 
 
-def operator_of(activation: Activation) -> tuple[str, dict[str, Any]]:
-    """The operator of an activation and its attributes: by what it computes, because families name and wrap them in
-    many ways. Some are like another until they are cut off, so large values are looked at, too."""
+def known_activation(activation: Activation) -> str:
+    """Its name among ACTIVATIONS: by what it computes, because families name and wrap them in many ways. Some are like
+    another until they are cut off, so large values are looked at, too."""
     probe = torch.cat([torch.linspace(-6, 6, 97), torch.linspace(-1000, 1000, 101)])
     found = activation(probe)
-    for twin, kind, attributes in ACTIVATIONS.values():
+    for name, (twin, _, _) in ACTIVATIONS.items():
         if torch.allclose(found, twin(probe), atol=1e-6, rtol=0):
-            return kind, attributes
-    name = getattr(activation, "__name__", type(activation).__name__)
-    raise ModelError(f"the activation {name} cannot be exported; those that can are: {', '.join(ACTIVATIONS)}")
+            return name
+    given = getattr(activation, "__name__", type(activation).__name__)
+    raise ModelError(f"the activation {given} cannot be exported; those that can are: {', '.join(ACTIVATIONS)}")
