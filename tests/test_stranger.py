@@ -64,25 +64,29 @@ def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     ):
         done(words, subprocess.run(words, capture_output=True, text=True))
     (packages,) = folder.glob("lib/python*/site-packages")
-    for name in required("thresher"):
-        link(name, packages)
+    install(packages)
     return Environment(folder)
 
 
-def required(name: str) -> set[str]:
-    """All packages that installing this one brings, without its extras; those of other platforms are not here."""
+def install(packages: Path, *extras: str) -> None:
+    for name in required("thresher", *extras):
+        link(name, packages)
+
+
+def required(name: str, *extras: str) -> set[str]:
+    """All packages that installing this one brings; those of other platforms are not here."""
     found: set[str] = set()
-    waiting = [(name, frozenset[str]())]
+    waiting = [(name, frozenset(extras))]
     seen = set(waiting)
     while waiting:
-        package, extras = waiting.pop()
+        package, wanted = waiting.pop()
         try:
             lines = distribution(package).requires or []
         except PackageNotFoundError:
             continue
         found.add(package)
         for need in map(Requirement, lines):
-            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in (*wanted, "")):
                 following = (canonicalize_name(need.name), frozenset(need.extras))
                 waiting += [following] if following not in seen else []
                 seen.add(following)
@@ -107,9 +111,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """Code of a page in its order: commands of the shell, and Python. What installs is done, and CSV is an example."""
+    """Code of a page in its order: commands of the shell, and Python. CSV is an example, and the demo has its tests."""
     found = FENCED.findall((ROOT / page).read_text("utf-8"))
-    return [(kind, code) for kind, code in found if kind == "python" or (kind == "" and "pip install" not in code)]
+    return [(kind, code) for kind, code in found if kind == "python" or (kind == "" and "make demo" not in code)]
 
 
 @pytest.mark.slow
@@ -126,6 +130,10 @@ def test_pages_to_the_letter(fresh: Environment, desk: Path) -> None:
             if line in given:
                 continue
             given.add(line)
+            if words[:2] == ("pip", "install"):
+                (extra,) = re.findall(r"\.\[(\w+)\]", line)
+                install(next(fresh.folder.glob("lib/python*/site-packages")), extra)
+                continue
             assert words[0] == "thresher"
             out = done(words, fresh.run(*words, inside=desk))
             assert max(map(len, out.splitlines()), default=0) <= 80, f"{line}: wider than a terminal"

@@ -97,6 +97,7 @@ def test_large_bodies_are_refused_whether_they_say_so_or_not(two: Client) -> Non
         try:
             for _ in range(40):
                 one.sendall(piece)
+            one.sendall(b"0\r\n\r\n")
             found = one.recv(300)
         except OSError:  # it hung up on us, which is as good
             found = b"413"
