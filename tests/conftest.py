@@ -14,6 +14,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Models in tests are tiny: more threads cost more in hand-over than they compute, and CI runners share their cores.
 THREADS = 1  # tiny models: a second thread only waits, and far longer on a busy machine
 os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
+# Where a test needs two, they sleep while they wait: spinning beside another process is a hundred times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest  # noqa: E402  (the environment above must be set before anything imports the libraries)
 import torch  # noqa: E402
@@ -28,7 +30,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name != "test_stranger.py")  # takes minutes: not at the end
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # long ones first: nobody waits at the end
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device, and torch sees none here")

@@ -178,7 +178,7 @@ def test_progress_tells_of_rows_bytes_and_time(models: Path, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_sigterm_ends_cleanly_and_says_how_to_go_on(models: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "in.txt", tmp_path / "out.jsonl"
-    source.write_text("\n".join(TEXTS * 4000))
+    source.write_text("\n".join(TEXTS * 40_000))  # far from done when the signal comes, however late that is
     words = [sys.executable, "-m", "thresher", "score", models / "classes", source, "--out", out, "--part-rows", "500"]
     begun = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     watch = threading.Timer(300, begun.kill)

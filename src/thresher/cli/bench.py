@@ -160,7 +160,8 @@ def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
             names = "; ".join(name for name in kinds if kinds[name] == kind)
             screen.print(f"attention of {names}: {kind}", markup=False, soft_wrap=True)
     for why, costs in _missing_rows(result["missing"]).items():
-        screen.print(f"missing: {'; '.join(costs)}: {why}", markup=False, soft_wrap=True)
+        screen.print(f"missing: {'; '.join(costs)}", markup=False)
+        screen.print(f"  {why}", markup=False, soft_wrap=True)
     present = {f"{row['engine']} {row['dtype']}" for row in result["rows"]}
     calibrated = [short for name, short in CALIBRATED.items() if name in present]
     if calibrated:
