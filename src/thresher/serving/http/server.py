@@ -63,7 +63,7 @@ def protocol(head_s: float) -> type[asyncio.Protocol]:
     counted."""
     base: Any = AutoHTTPProtocol
 
-    class Impatient(base):
+    class Impatient(base):  # type: ignore[misc]  # one of two classes, by what is installed
         _clock: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
