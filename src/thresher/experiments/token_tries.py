@@ -8,6 +8,7 @@ an answer; a small loss teaches it to read there. Both are method thresher other
 removed; a saved one lacks what was tried.
 """
 
+import runpy
 import sys
 from typing import Any, ClassVar
 
@@ -129,15 +130,13 @@ TRIES = {"exits": "Exits", "guarded": "Guarded"}
 
 def main(words: list[str]) -> None:
     """`thresher` with these words after the first, which names what takes the place of method thresher."""
-    from thresher.cli import main as thresher
-
     name, *rest = words or [""]
     if name not in TRIES:
         raise SystemExit(f"'{name}' is not one of: {', '.join(TRIES)}")
     home = f"thresher.experiments.token_tries:{TRIES[name]}"
     TABLE["thresher"] = Entry(home, score=TABLE["thresher"].score)
     sys.argv = [sys.argv[0], *rest]
-    thresher()
+    runpy.run_module("thresher", run_name="__main__")
 
 
 if __name__ == "__main__":
