@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from thresher.config import trained_length
-from thresher.jobs.quiet import quiet_libraries
+from thresher.quiet import quiet_libraries
 from thresher.jobs.rows import load_test_rows
 from thresher.models.checkpoint import Checkpoint, load, read_manifest
 from thresher.records import provenance, write_text

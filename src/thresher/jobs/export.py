@@ -29,7 +29,7 @@ from thresher.exporting.folder import (
 )
 from thresher.jobs.export_quality import ExportedQuality, Measuring, measure_exported
 from thresher.jobs.places import alone, check_place
-from thresher.jobs.quiet import quiet
+from thresher.quiet import quiet
 from thresher.jobs.request import asked, heard
 from thresher.jobs.rows import Rows
 from thresher.jobs.texts import as_inputs, unlabelled_task

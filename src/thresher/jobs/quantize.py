@@ -16,7 +16,7 @@ from thresher.evaluation.agreement import Logits
 from thresher.evaluation.int8 import DTYPES, Measured, measure_arithmetics
 from thresher.evaluation.quality import check_outputs, encoded_inputs
 from thresher.jobs.places import alone, check_place
-from thresher.jobs.quiet import quiet
+from thresher.quiet import quiet
 from thresher.jobs.request import asked, heard
 from thresher.jobs.rows import Rows, load_own_rows
 from thresher.jobs.texts import as_inputs, halves, unlabelled_task

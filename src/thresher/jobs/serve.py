@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from thresher.errors import ConfigError
-from thresher.jobs.quiet import quiet
+from thresher.quiet import quiet
 from thresher.jobs.request import Request, asked
 
 KEY_VARIABLE = "THRESHER_API_KEY"
