@@ -31,11 +31,12 @@ SAME = {
     "span": "the same likeliest start and end as",
     "tags": "the same tags of tokens as",
 }
+IN_ASCII = str.maketrans({"█": "#", **{chr(ord("₀") + digit): f"_{digit}" for digit in range(10)}})
 LONGEST = 2000  # characters of an error; a path or label in it may have any number
 
 
 class Screen(Console):
-    """A console on which the colours are ours alone, and which draws bars where there are only ASCII characters."""
+    """A console on which the colours are ours alone, with bars and layers' numbers where there is only ASCII."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         plain = not self.encoding.startswith("utf")
@@ -43,7 +44,7 @@ class Screen(Console):
             if segment.control:
                 yield segment
             else:
-                text = segment.text.replace("█", "#") if plain else segment.text
+                text = segment.text.translate(IN_ASCII) if plain else segment.text
                 yield Segment(visible(text), segment.style)
 
 
