@@ -5,6 +5,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
 from thresher.config import PruneConfig, TrainConfig
 
 ROOT = Path(__file__).parents[1]
@@ -57,3 +59,11 @@ def test_lines_of_pages_can_be_read() -> None:
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
             prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", line)
             assert len(line) <= 100 or line.startswith("|") or len(prose) <= 60, f"{page.name}:{number} is too long"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_a_page_opens_with_what_you_get_and_a_command(page: Path) -> None:
+    opening = page.read_text(encoding="utf-8").split("\n## ")[0].splitlines()[:14]
+    assert any("what you get" in line.lower() for line in opening[:5]), "nobody knows yet why to read on"
+    code = any(line.startswith(("```", "    ")) for line in opening)
+    assert code or page.name == "README.md", "a page begins with something to type"

@@ -106,7 +106,7 @@ class Method:
         """Hold the target while the weights change."""
 
     def finish(self) -> float | None:
-        """The best checkpoint is back in the model. Whoever chooses anew gives the selection score of what it chose."""
+        """Called with the best checkpoint in the model. A method that then chooses once more returns the new score."""
         return None
 
     def about(self) -> dict[str, Any]:
