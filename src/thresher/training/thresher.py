@@ -187,8 +187,8 @@ class Thresher(Method):
         by_width = {f"{self._widths[index]:g}": value for index, value in found.items()}
         self._rounds[str(step)] = by_width
         self.run.remember(self._rounds)
-        said = ", ".join(f"{width} layers: {value:.4f}" for width, value in by_width.items())
-        self.run.progress.note(f"divergence from the dense model, tokens falling within {said}")
+        said = ", ".join(f"{float(width):.3g}: {value:.4f}" for width, value in by_width.items())
+        self.run.progress.note(f"divergence from the dense model, by the layers over which tokens fall: {said}")
         return kept
 
     def _divergence_of(self, index: int) -> float:
