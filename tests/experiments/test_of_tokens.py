@@ -90,7 +90,7 @@ def test_the_configurations_ask_for_what_the_pages_promise() -> None:
     config = read_config(EXPERIMENTS / "squad")
     found = squad.keys(config)
     assert [key["seed"] for key in found[:3]] == [0, 1, 2] and {key["method"] for key in found[:3]} == {"thresher"}
-    assert sum(key["method"] == "dense" for key in found) == 3 and len(found) == 3 * 8 + 3 + 2
+    assert sum(key["method"] == "dense" for key in found) == 3 and len(found) == 3 * 8 + 3 + 3
     rivals = {"ltp", "manual", "spatten", "random", "lat"}
     assert {key["method"] for key in found} == {"thresher", "dense", *rivals, *TRIES}
     assert all(key["target"] == config["targets"][0] for key in found if key["method"] in TRIES)
