@@ -1,5 +1,4 @@
-"""Tables from cpu/results.jsonl and cpu/tokens.jsonl, which `thresher bench --record` writes, into benchmarks/README.md
-and docs/speed.md.
+"""Tables from cpu/results.jsonl, which `thresher bench --record` writes, into benchmarks/README.md and docs/speed.md.
 
 python benchmarks/results.py
 """
@@ -9,7 +8,6 @@ from pathlib import Path
 from measuring import HERE, RESULTS, Row, read_rows, threads_of, write_between_marks
 
 FILE = RESULTS / "results.jsonl"
-TOKENS = RESULTS / "tokens.jsonl"  # heads that read every token
 NAMES = {
     "hugging face": "Hugging Face",
     "onnxruntime": "onnxruntime",
@@ -31,9 +29,9 @@ FRONT = [
 ]
 
 
-def latest(file: Path = FILE) -> list[Row]:
+def latest() -> list[Row]:
     """The newest record of every run."""
-    return list({record["run"]: record for record in read_rows(file)}.values())
+    return list({record["run"]: record for record in read_rows(FILE)}.values())
 
 
 def full_name(row: Row) -> str:
@@ -79,29 +77,8 @@ def front_table(records: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def token_table(record: Row) -> str:
-    """Windows per second of heads that read every token, and how much of the FLOPs' ratio pruning turns into time."""
-    windows = f"{record['texts']} {record['task']} windows of {record['mean_length']:.0f} tokens on average"
-    about = f"`{record['run']}`: {windows}, batch {record['batch_size']}, {threads_of(record)}"
-    lines = [f"| {about} | windows/s | over HF fp32 | p50 ms | agreement | FLOPs |", "|" + "---|" * 6]
-    speed, ratio = {}, record["verdict"]["flops_ratio"]
-    for row in record["rows"]:
-        speed[row["engine"], row["dtype"]] = row["texts_per_s"]
-        numbers = [f"{row['texts_per_s']:.1f}", f"{row['ratio_hugging_face']:.2f}", f"{row['latency_ms_p50']:.0f}"]
-        numbers += [f"{100 * row['agreement']:.1f}", f"{row['relative_flops']:.2f}"]
-        lines.append(f"| {full_name(row)} | {' | '.join(numbers)} |")
-    gained = {
-        dtype: rate / speed["thresher dense", dtype]
-        for (engine, dtype), rate in speed.items()
-        if engine == "thresher pruned"
-    }
-    said = ", ".join(f"{gain:.2f}x in {dtype} ({100 * gain / ratio:.0f}%)" for dtype, gain in gained.items())
-    return "\n".join([*lines, "", f"Pruned against dense, of {ratio:.2f}x fewer FLOPs in the engine:", f"{said}."])
-
-
 if __name__ == "__main__":
     records = latest()
     write_between_marks("results", "\n\n".join(whole_table(record) for record in records))
-    write_between_marks("tokens", "\n\n".join(token_table(record) for record in latest(TOKENS)))
     base_size = [record for record in records if "mpnet" in Path(record["run"]).name]
     write_between_marks("speed", front_table(base_size), HERE.parent / "docs" / "speed.md")

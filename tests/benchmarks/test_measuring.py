@@ -42,10 +42,7 @@ def test_paths_are_shown_without_the_machine(tmp_path: Path) -> None:
     assert measuring.shown(tmp_path / "elsewhere") == "elsewhere"
 
 
-MARKS = (
-    *("results", "quality", "where_time_goes", "scaling", "topk_vs_threshold", "dial", "agreement", "soak", "bulk"),
-    "tokens",
-)
+MARKS = ("results", "quality", "where_time_goes", "scaling", "topk_vs_threshold", "dial", "agreement", "soak", "bulk")
 
 
 def test_the_page_has_a_place_for_every_table() -> None:
@@ -75,9 +72,6 @@ def test_the_page_on_speed_shows_the_records() -> None:
     records = results.latest()
     page = (measuring.HERE / "README.md").read_text(encoding="utf-8")
     assert len(records) >= 2 and all(results.whole_table(record) in page for record in records)
-    tokens = results.latest(results.TOKENS)
-    assert {record["task"] for record in tokens} == {"squad_v2", "conll2003"}
-    assert all(results.token_table(record) in page for record in tokens)
     front = (measuring.HERE.parent / "docs" / "speed.md").read_text(encoding="utf-8")
     assert results.front_table([record for record in records if "mpnet" in record["run"]]) in front
 
