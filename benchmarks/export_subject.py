@@ -17,7 +17,7 @@ from thresher.engine.scales import SCALES, load_scales, scales_file, write_scale
 from thresher.engine.weights import LayerScales, read_weights
 from thresher.evaluation.lineup import dense_of
 from thresher.evaluation.rivals import Arrays, make_onnx, make_onnx_int8, make_openvino, make_openvino_int8
-from thresher.exporting.folder import takes_types, write_graph, write_openvino
+from thresher.exporting.folder import form_for, takes_types, write_graph, write_openvino
 from thresher.models.checkpoint import load
 from thresher.models.heads import head_of
 from thresher.models.plan import PruningPlan, plan_of
@@ -121,7 +121,7 @@ class Subject:
         file = self.work / f"{kind}-{runtime}-{dtype}-{'one' if one else 'batch'}.{SUFFIX[runtime]}"
         if not file.exists():
             plan = self.plan if kind == "pruned" else PruningPlan.dense(self.plan.layers, reads=self.plan.reads)
-            form = Form(types=self.types, one=one, kept=True)
+            form = form_for(runtime, Form(types=self.types, one=one, kept=True), plan)
             scales = self.scales if dtype == "int8" else []
             write = write_graph if runtime == "onnxruntime" else write_openvino
             write(build_model(self.weights, plan, form=form, scales=scales), file)
