@@ -28,7 +28,7 @@ from export_turns import busy_seconds
 from in_chromium import browser, prepare, reported, served
 from measuring import HERE, Row, keep_rows, made_by, shown, spread
 
-from thresher.jobs.quiet import quiet_libraries
+from thresher.quiet import quiet_libraries
 
 KINDS = ("stock", "dense", "pruned")
 RUNTIME = "onnxruntime-web"

@@ -31,10 +31,10 @@ from thresher.evaluation.int8 import Compute, computed_by
 from thresher.exporting.check import TOLERANCE, check_opened
 from thresher.exporting.folder import takes_types, write_graph
 from thresher.jobs.export_quality import computed_in
-from thresher.jobs.quiet import quiet_libraries
 from thresher.models.checkpoint import Checkpoint, load
 from thresher.models.heads import head_of
 from thresher.models.plan import plan_of
+from thresher.quiet import quiet_libraries
 
 FOLDER = HERE / "export"
 TOGETHER = 32

@@ -24,20 +24,24 @@ SHORT = {
     "thresher export pruned, onnxruntime": "export pruned ORT",
     "thresher export dense, openvino": "export dense OV",
     "thresher export pruned, openvino": "export pruned OV",
+    "thresher dense, onnx backend": "engine dense ORT",
+    "thresher pruned, onnx backend": "engine pruned ORT",
     "sentence transformers": "ST",
     "sentence transformers, sorted": "ST sorted",
 }
 COLUMNS = (
     "per s: texts per second, median of the rounds; x HF: over HF fp32;\n"
     "x best: over the fastest row that is not ours; ms: of one text alone, median;\n"
-    "agree: {same} HF fp32; FLOPs: paper's count, at most so many\n"
-    "where the last layer is not down to the first token; MiB: "
+    "agree: {same} HF fp32;\n"
+    "FLOPs: paper's count, at most so many where the last layer is not down to\n"
+    "the first token; MiB: "
 )
 LEGEND = {
     "cpu": (
         "HF, onnxruntime, openvino: dense, padded (sorted: texts by length);\n"
         "thresher: ours, no padding; export: our graphs in onnxruntime (ORT) and\n"
-        f"OpenVINO (OV), one text in that of --batch-one. {COLUMNS}peak, in a process alone."
+        "OpenVINO (OV), one text in that of --batch-one; engine ... ORT: ours with\n"
+        f'backend="onnx".\n{COLUMNS}peak, in a process alone.'
     ),
     "cuda": (
         "HF: dense, padded (sorted: texts by length; compiled: all to one width);\n"
@@ -87,6 +91,9 @@ def bench(
     gears: Annotated[
         bool, typer.Option("--gears", help="instead: measure faster dials for thresher serve, and keep them in the run")
     ] = False,
+    max_length: Annotated[
+        int | None, typer.Option(help="with --gears: tokens of a text at most, as thresher serve is given it", min=1)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the packed engine, dense and pruned, with Hugging Face, onnxruntime and OpenVINO on this machine.
@@ -109,6 +116,7 @@ def bench(
         rounds=rounds,
         seconds=seconds,
         threads=threads,
+        max_length=max_length,
         device=device,
         dtype=dtype,
         engines=engines,
