@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from in_chromium import browser, prepare, reported, served
 
 import thresher
-from benchmarks.in_chromium import browser, prepare, reported, served
 from tests.engine.graphs.running import gated
 from tests.models.families import LAYERS
 from tests.models.sentences import TEXTS, WORDS
