@@ -6,6 +6,7 @@ Which tokens are dropped, and what is learned for it, is the method's affair (`t
 import copy
 import functools
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.judge import Judge, blind
-from thresher.training.method import Method, Run
+from thresher.training.method import Method, Run, Settled
 from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.progress import Silent
@@ -49,7 +50,8 @@ class Trainer:
     `fit` leaves the best checkpoint in the model, gates in hard mode. With `work`, the state is saved there at
     evaluations, at least `save_seconds` apart, and on Ctrl-C or SIGTERM; `resume=True` goes on from it.
     `finetune=True` trains the dense model first. `config.method` says how tokens are chosen, and by what they are
-    judged where `PruneConfig` leaves it open; `method` gives the class of that name.
+    judged where `PruneConfig` leaves it open; `method` gives the class of that name. With a `teacher`, the weights of
+    the dense model, a pruned model is trained on: decisions stay as they are, and there is no stage but the hard one.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Trainer:
         *,
         method: type[Method] | None = None,
         finetune: bool = False,
+        teacher: Mapping[str, Tensor] | None = None,
         work: Path | None = None,
         resume: bool = False,
         progress: Silent | None = None,
@@ -71,6 +74,7 @@ class Trainer:
         self.gates, self.shape = gates_of(model), encoder_shape(model)
         method = check_given(model, task, self.config, method, finetune=finetune)
         self.gates.settle_score(method.name)
+        method = method if teacher is None else Settled
         mean_by_(model, task.spec.means)
         name_classes_(model, task.spec.labels, anew=finetune or task.spec.class_order == "user")
         rows, prompt = task.spec.training_rows, prompt_of(model)
@@ -107,7 +111,7 @@ class Trainer:
         self._first_stage = "soft" if method.learns else "hard"
         self.standing = Standing(stage="finetune" if finetune else self._first_stage)
         self._best: dict[str, Tensor] = {}
-        self._teacher: dict[str, Tensor] = {}
+        self._teacher = dict(teacher or {})
         self._resumed: dict[str, dict[str, Tensor]] = {}
         self._began = self._saved = time.monotonic()
         if resume:
