@@ -27,7 +27,7 @@ except ConfigError as why:
 def test_the_trained_run_is_a_run(finished: Path, stock: Stock, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = tiny.succeeds(TRAIN + " --set lr=0.01 --json", run=finished, rows=stock.rows, out=out)
-    assert "trained on for 1 epochs" in done.err and "teacher: the base model head" in done.err
+    assert "trained on (epochs: 1)" in done.err and "teacher: the base model head" in done.err
     before, after, found = tiny.manifest(finished), tiny.manifest(out), done.json()
     about = after["quantization"]["training"]
     assert found["training"] == about

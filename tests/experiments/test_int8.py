@@ -65,7 +65,7 @@ def made(way: str, target: float, score: float, **more: Any) -> dict[str, Any]:
 
 
 def test_page(tmp_path: Path) -> None:
-    marks = "".join(f"<!-- {mark} -->\n<!-- end -->\n" for mark in ("verdict", "table"))
+    marks = "".join(f"<!-- {mark} -->\n<!-- end -->\n" for mark in ("verdict", "figure", "table"))
     (tmp_path / "README.md").write_text(marks, encoding="utf-8")
     rows = [
         made("pruned", 0.5, 0.91),

@@ -71,7 +71,7 @@ def quantize(
     same, last = SAME[result.means], "" if result.means == "embedding" else ", the last left out"
     screen.print(f"agreement: {same} fp32; kept: share of a text's tokens that a layer passes on{last}")
     what = "training rows" if texts is None else f"texts of {texts.name}"
-    trained = "" if result.training is None else f", trained on for {result.training['epochs']:g} epochs"
+    trained = "" if result.training is None else f", trained on (epochs: {result.training['epochs']:g})"
     screen.print(f"calibrated on {result.calibration_rows} {what}{trained}; saved {out}", markup=False)
     if as_json:
         print_json(result.to_dict())

@@ -62,6 +62,6 @@ def int8_products(linears: Sequence[nn.Linear], values: Tensor, site: Site) -> l
     for linear in linears:
         weight, worth = rounded_weight(linear.weight * site.scale if folded else linear.weight)
         product = F.linear(whole, weight)
-        product = (product * (worth if folded else worth * site.scale)).to(product.dtype)
-        found.append(product if linear.bias is None else product + linear.bias.to(product.dtype))
+        values = product * (worth if folded else worth * site.scale)
+        found.append((values if linear.bias is None else values + linear.bias).to(product.dtype))
     return found

@@ -102,6 +102,7 @@ def int8_row(manifest: dict[str, Any], *, dense: float) -> Row:
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
     page = folder / "README.md"
     write_between_marks(page, "verdict", verdict(rows, config))
+    write_between_marks(page, "figure", "![quality against bit operations](int8.png)")
     write_between_marks(page, "table", table(rows, config))
     return [page, *draw(rows, folder, config)]
 

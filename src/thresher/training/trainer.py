@@ -6,7 +6,6 @@ Which tokens are dropped, and what is learned for it, is the method's affair (`t
 import copy
 import functools
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -50,8 +49,8 @@ class Trainer:
     `fit` leaves the best checkpoint in the model, gates in hard mode. With `work`, the state is saved there at
     evaluations, at least `save_seconds` apart, and on Ctrl-C or SIGTERM; `resume=True` goes on from it.
     `finetune=True` trains the dense model first. `config.method` says how tokens are chosen, and by what they are
-    judged where `PruneConfig` leaves it open; `method` gives the class of that name. With a `teacher`, the weights of
-    the dense model, a pruned model is trained on: decisions stay as they are, and there is no stage but the hard one.
+    judged where `PruneConfig` leaves it open; `method` gives the class of that name. With a `teacher`, weights of the
+    dense model, the hard stage alone trains a pruned model on, whose decisions stay.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Trainer:
         *,
         method: type[Method] | None = None,
         finetune: bool = False,
-        teacher: Mapping[str, Tensor] | None = None,
+        teacher: dict[str, Tensor] | None = None,
         work: Path | None = None,
         resume: bool = False,
         progress: Silent | None = None,
@@ -74,7 +73,6 @@ class Trainer:
         self.gates, self.shape = gates_of(model), encoder_shape(model)
         method = check_given(model, task, self.config, method, finetune=finetune)
         self.gates.settle_score(method.name)
-        method = method if teacher is None else Settled
         mean_by_(model, task.spec.means)
         name_classes_(model, task.spec.labels, anew=finetune or task.spec.class_order == "user")
         rows, prompt = task.spec.training_rows, prompt_of(model)
@@ -106,9 +104,9 @@ class Trainer:
             remember=memory.remember,
             means=task.spec.means,
         )
-        self.method = method(run)
+        self.method = method(run) if teacher is None else Settled(run)
         self.model.to(self.accelerator.device)
-        self._first_stage = "soft" if method.learns else "hard"
+        self._first_stage = "soft" if self.method.learns else "hard"
         self.standing = Standing(stage="finetune" if finetune else self._first_stage)
         self._best: dict[str, Tensor] = {}
         self._teacher = dict(teacher or {})
@@ -386,8 +384,6 @@ class Trainer:
 
     def _seconds(self) -> float:
         return self.standing.seconds + time.monotonic() - self._began
-
-    # ---- small things
 
     def _steps(self, *epochs: float) -> int:
         """Optimizer steps of stages of so many epochs, together."""
