@@ -4,7 +4,8 @@ A run of up to 256 tokens is one program per head: all its keys are in one tile,
 cost little. Longer runs take the usual pass with a running maximum, which stores each query's log-sum-exp, and a second
 pass per block of keys that recomputes the logits (not the context) to add up the columns. Which of the two is taken
 depends on the run's own length alone, so what is computed here for a text never depends on the texts in its batch. For
-scores by value, columns are multiplied by the lengths of the keys' value vectors before they are stored.
+scores by value, columns are multiplied by the lengths of the keys' value vectors before they are stored. The first of
+the two passes is the library's where that is faster, see library.py.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from thresher.core.scores import at_least_float32
+from thresher.engine.kernels import library
 from thresher.engine.kernels.toolchain import (
     begin,
     blocks,
@@ -59,7 +61,6 @@ def attention(
     require_contiguous(qkv=qkv, cu_seqlens=cu_seqlens, positions=positions)
     width = qkv.shape[1] // 3
     programs = (len(cu_seqlens) - 1) * heads
-    context = qkv.new_empty(len(qkv), width)
     received = qkv.new_empty(heads, len(qkv), dtype=torch.float32) if score else None
     shared = {
         "qkv": qkv,
@@ -72,6 +73,12 @@ def attention(
         "TILE_WIDTH": power_of_two(width // heads, least=16),
     }
     scored = {**shared, "received": received, "BY_VALUE": score == "value"}
+    by_library = max_length > WHOLE and library.is_faster(qkv, heads=heads, biased=distance_bias is not None)
+    log_sum_exp: Tensor | None = None
+    if by_library:  # first, because it makes the context itself
+        context, log_sum_exp = library.attend_long(qkv, cu_seqlens, heads=heads, max_length=max_length, short=WHOLE)
+    else:
+        context = qkv.new_empty(len(qkv), width)
     for longer_than, widest in _rungs(max_length, split=received is not None and mostly_long):
         tiles = WHOLE_TILES if widest <= 128 else WIDE_TILES
         _whole_runs[(programs,)](
@@ -82,17 +89,22 @@ def attention(
             QUERIES=QUERIES,
             **launching(qkv, **tiles),
         )
-    if max_length > WHOLE:
-        log_sum_exp = qkv.new_empty(heads, len(qkv), dtype=torch.float32) if score else None
+    if max_length > WHOLE and not by_library:
+        if score:
+            log_sum_exp = qkv.new_empty(heads, len(qkv), dtype=torch.float32)
         grid = (programs, blocks(max_length, LONG_TILES["QUERIES"]))
         _long_runs[grid](
             context=context, log_sum_exp=log_sum_exp, **shared, SHORT=WHOLE, **launching(qkv, **LONG_TILES)
         )
-        if received is not None:
-            grid = (programs, blocks(max_length, RECEIVED_TILES["KEYS"]))
-            _received_in_long_runs[grid](
-                log_sum_exp=log_sum_exp, **scored, SHORT=WHOLE, **launching(qkv, **RECEIVED_TILES)
-            )
+    if max_length > WHOLE and received is not None:
+        grid = (programs, blocks(max_length, RECEIVED_TILES["KEYS"]))
+        _received_in_long_runs[grid](
+            log_sum_exp=log_sum_exp,
+            **scored,
+            NATURAL=by_library,
+            SHORT=WHOLE,
+            **launching(qkv, **RECEIVED_TILES),
+        )
     return context, received
 
 
@@ -338,7 +350,7 @@ def _long_runs(
 @jit
 def _received_in_long_runs(
     received,  # (HEADS, capacity) float32
-    log_sum_exp,  # (HEADS, capacity) float32 to base 2
+    log_sum_exp,  # (HEADS, capacity) float32 to base 2, or NATURAL
     qkv,
     cu_seqlens,
     capacity,
@@ -351,6 +363,7 @@ def _received_in_long_runs(
     WIDTH: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
     BY_VALUE: tl.constexpr,
+    NATURAL: tl.constexpr,
     SHORT: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
@@ -382,6 +395,8 @@ def _received_in_long_runs(
         logits = logits_of(query, rows, live, key, key_rows, key_live, scale, bias, bias_row, positions)
         # An infinite log-sum-exp gives a query that is not there no weight.
         normaliser = tl.load(log_sum_exp + head * capacity + rows, mask=live, other=float("inf"))
+        if NATURAL:
+            normaliser *= LOG2_E
         partial += tl.exp2(logits - normaliser[:, None])
     columns = tl.sum(partial, 0)
     if BY_VALUE:
