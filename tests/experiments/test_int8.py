@@ -35,7 +35,7 @@ def test_one_run_in_three_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     except ConfigError as why:
         pytest.skip(str(why))
     trained = runs.train_here(monkeypatch)
-    config = runs.config("sst2", targets=[0.6], quantize={"epochs": 1, "lr": 1e-3})
+    config = runs.config("sst2", targets=[0.6], quantize={"epochs": 1, "lr": 1e-3, "record": False})
     places = runs.places(tmp_path)
     progress = run(int8, tmp_path / "int8", Setting(config, **places), command="thresher reproduce int8")
     assert (progress.measured, progress.left) == (3, 0)
@@ -53,7 +53,7 @@ def test_one_run_in_three_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert pruned["bit_operations_ratio"] == pytest.approx(1 / pruned["relative_flops"])
     gain = calibrated["bit_operations_ratio"] * calibrated["relative_flops"]
     assert 3 < gain < 4, "attention is not in int8"
-    assert rows["trained"]["command"].endswith("--epochs 1 --set lr=0.001")
+    assert rows["trained"]["command"].endswith("--epochs 1 --set lr=0.001 --set record=false")
     left = {runs.without_digest(path.name) for path in places["work"].iterdir() if path.is_dir()}
     assert left == {"dense-sst2-tiny-0", "sst2-tiny-thresher-0.6-0"}, "the copies in int8 are gone"
 

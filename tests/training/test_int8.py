@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests.training.test_resume import Interrupted, Interrupting
@@ -87,3 +88,21 @@ def test_resumed_to_the_bit(tmp_path: Path) -> None:
     again = rounding_model()
     trainer_for(again, CONFIG, teacher=teacher(), work=tmp_path / "a", resume=True).fit()
     assert not differing(weights_of(whole), weights_of(again))
+
+
+@pytest.mark.gpu
+def test_steps_are_recorded_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding reads nothing but tensors. A byte more or less sends weights elsewhere, so that these are compared by
+    what they have learned."""
+    replays: list[int] = []
+    original = torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: (replays.append(1), original(self))[1])
+    losses = []
+    for record in (True, False):
+        seen = Recorder()
+        config = quick(soft_epochs=0.0, max_steps=24, method="thresher", record=record, dropout=False)
+        trainer_for(rounding_model(), config, teacher=teacher(), progress=seen, device="cuda").fit()
+        losses.append(torch.tensor(seen.losses("hard")))
+        assert (len(replays) > 10) == record
+        replays.clear()
+    torch.testing.assert_close(losses[0], losses[1], atol=0.05, rtol=0.05)

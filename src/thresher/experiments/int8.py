@@ -65,8 +65,8 @@ def words_after(key: Key, config: dict[str, Any]) -> list[str]:
         return []
     settings = {**config.get("quantize", {}), **config["tasks"][key["task"]].get("quantize", {})}
     epochs = settings.pop("epochs")
-    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    return ["--epochs", str(epochs), *words]
+    said = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
+    return ["--epochs", str(epochs), *(word for name in said for word in ("--set", f"{name}={said[name]}"))]
 
 
 def pruned_row(manifest: dict[str, Any]) -> Row:
