@@ -20,12 +20,12 @@ from thresher.evaluation.int8 import DTYPES, Measured, measure_arithmetics
 from thresher.evaluation.quality import check_outputs, encoded_inputs
 from thresher.jobs.places import alone, check_output, check_place, pick_device
 from thresher.jobs.quantize_training import TrainedOn, settings_for, teacher_of, train_in_int8, write_weights
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note, asked, heard
 from thresher.jobs.rows import Rows, load_own_rows
 from thresher.jobs.texts import as_inputs, halves, unlabelled_task
 from thresher.models.checkpoint import MANIFEST, Checkpoint, load, read_manifest, replacing_folder
 from thresher.models.heads import head_of
+from thresher.quiet import quiet
 from thresher.records import provenance, write_json
 from thresher.tasks.files import read_texts
 from thresher.tasks.splits import fingerprint, spread
