@@ -21,7 +21,10 @@ WAYS: dict[str, tuple[frozenset[str], str]] = {
     "cpu": (ALL, "use backend = 'reference'"),
     "cuda": (ALL, "use device = 'cpu', or backend = 'reference' with device = 'cuda'"),
     "export": (ALL, "run it with the engine on a CPU"),
-    "unpadded rival": (BERT_LIKE, "measure against the padded model"),
+    "unpadded rival": (
+        ALL - {POSITION_NAMES["disentangled"], CONVOLUTION},
+        "measure against the padded model",
+    ),
 }
 NAMES = {
     "cpu": "the cpu backend",

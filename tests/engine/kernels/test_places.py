@@ -28,7 +28,7 @@ BIG: dict[str, list[int]] = {
     "like QNLI": [20 + 37 * i % 95 for i in range(256)],
     "512 tokens": [512] * 16,
 }
-WINDOWS = [0, 2, 5, 64]
+WINDOWS = [0, 5, 64]
 
 
 def places_of(lengths: list[int], device: str, *, seed: int = 0) -> Tensor:

@@ -41,14 +41,10 @@ class Beside:
     def joined(self, hidden: Tensor, beside: Tensor, count: Count, *, rows: Tensor | None) -> Tensor:
         """The layer's output with what `of` gave, in these of its rows."""
         norm = self.norm
-        return add_norm(
-            hidden, beside, norm.weight, norm.bias, epsilon=norm.epsilon, rows=rows, count=count.on_device
-        )
+        return add_norm(hidden, beside, norm.weight, norm.bias, epsilon=norm.epsilon, rows=rows, count=count.on_device)
 
 
-def beside_of(
-    given: Convolution, *, affine: Callable[[Affine], Affine], norm: Callable[[Norm | None], Norm]
-) -> Beside:
+def beside_of(given: Convolution, *, affine: Callable[[Affine], Affine], norm: Callable[[Norm | None], Norm]) -> Beside:
     """With the model's way to convert products and norms."""
     outputs, inputs, kernel = given.weight.shape
     weight = given.weight.new_zeros(outputs, kernel, given.groups, inputs)

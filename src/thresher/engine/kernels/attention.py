@@ -17,7 +17,7 @@ from torch import Tensor
 
 from thresher.core.scores import at_least_float32
 from thresher.engine.kernels.distances import Distances, distance_products
-from thresher.engine.kernels.logits import lengths_of, logits_of, logits_reference, place_arguments, tile
+from thresher.engine.kernels.logits import lengths_of, logits_of, logits_reference, place_arguments, store_context, tile
 from thresher.engine.kernels.toolchain import (
     begin,
     blocks,
@@ -37,8 +37,8 @@ WHOLE_TILES = {"num_warps": 4, "num_stages": 1, "maxnreg": 128}
 WIDE_TILES = {"num_warps": 4, "num_stages": 1}  # more than 128 keys
 LONG_TILES = {"QUERIES": 128, "KEYS": 64, "num_warps": 8, "num_stages": 2}
 RECEIVED_TILES = {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 3}
-# What is gathered by distances needs registers of its own.
-WHOLE_BY_DISTANCE = 128
+WINDOW_TILES = {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 2}  # fewer see fewer keys for nothing
+WHOLE_BY_DISTANCE = 128  # what is gathered by distances needs registers of its own
 DISTANCE_TILES = {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 1}
 
 
@@ -68,11 +68,11 @@ def attention(
     """
     require_contiguous(qkv=qkv, cu_seqlens=cu_seqlens, positions=positions)
     width = qkv.shape[1] // 3
-    whole, long_tiles, received_tiles, products = WHOLE, LONG_TILES, RECEIVED_TILES, (None, None)
+    whole, received_tiles = WHOLE, RECEIVED_TILES
+    long_tiles = LONG_TILES if window is None else WINDOW_TILES
     if distances is not None:
-        assert positions is not None  # of a layer that goes by places
-        products = distance_products(qkv, cu_seqlens, positions, distances, max_length=max_length)
         whole, long_tiles, received_tiles = WHOLE_BY_DISTANCE, DISTANCE_TILES, DISTANCE_TILES
+    products = distance_products(qkv, cu_seqlens, positions, distances, max_length=max_length)
     programs = (len(cu_seqlens) - 1) * heads
     context = qkv.new_empty(len(qkv), width)
     received = qkv.new_empty(heads, len(qkv), dtype=torch.float32) if score else None
@@ -87,7 +87,8 @@ def attention(
         "TILE_WIDTH": power_of_two(width // heads, least=16),
     }
     scored = {**shared, "received": received, "BY_VALUE": score == "value"}
-    for longer_than, widest in _rungs(max_length, whole, split=received is not None and mostly_long):
+    apart = distances is not None or (received is not None and mostly_long)
+    for longer_than, widest in _rungs(max_length, whole, split=apart):
         tiles = WHOLE_TILES if widest <= 128 and distances is None else WIDE_TILES
         _whole_runs[(programs,)](
             context=context,
@@ -193,20 +194,12 @@ def _whole_run(
         if received is not None:
             columns += tl.sum(weights * tl.where(live, normaliser, 0.0)[:, None], 0)
         attended = dot(weights.to(value.dtype), value, tl.zeros((QUERIES, TILE_WIDTH), tl.float32))
-        _store_context(context, rows, live, attended * normaliser[:, None], ROW // 3, WIDTH, TILE_WIDTH)
+        store_context(context, rows, live, attended * normaliser[:, None], ROW // 3, WIDTH, TILE_WIDTH)
     if received is not None:
         if BY_VALUE:
             columns *= tl.load(received + key_rows, mask=key_live, other=0.0)
             tl.debug_barrier()  # no thread stores before all have loaded
         tl.store(received + key_rows, columns, mask=key_live)
-
-
-@jit
-def _store_context(context, rows, live, tile_values, ROW: tl.constexpr, WIDTH: tl.constexpr, TILE_WIDTH: tl.constexpr):
-    columns = tl.arange(0, TILE_WIDTH)
-    mask = live[:, None] & (columns < WIDTH)[None, :]
-    at = context + rows.to(tl.int64)[:, None] * ROW + columns[None, :]
-    tl.store(at, tile_values.to(context.dtype.element_ty), mask=mask)
 
 
 @jit
@@ -310,9 +303,9 @@ def _long_runs(
     rows = start + offsets
     live = offsets < length
     query = tile(queries, rows, live, ROW, WIDTH, TILE_WIDTH)
+    low, high = 0, length
     # Positions rise by one at least, so no key in a window is farther away in rows than in positions. A block of keys
     # may have none in a query's window: the peak is finite from the beginning there.
-    low, high = 0, length
     lowest: tl.constexpr = float("-inf") if WINDOW is None else -1e30
     if WINDOW is not None:
         low = tl.maximum(first_query - WINDOW, 0)
@@ -334,7 +327,7 @@ def _long_runs(
         total = total * shrink + tl.sum(weights, 1)
         attended = dot(weights.to(value.dtype), value, attended * shrink[:, None])
         peak = higher
-    _store_context(context + head * WIDTH, rows, live, attended / total[:, None], ROW // 3, WIDTH, TILE_WIDTH)
+    store_context(context + head * WIDTH, rows, live, attended / total[:, None], ROW // 3, WIDTH, TILE_WIDTH)
     if log_sum_exp is not None:
         tl.store(log_sum_exp + head * capacity + rows, peak + tl.log2(total), mask=live)
 

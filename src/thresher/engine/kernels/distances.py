@@ -7,7 +7,6 @@ first and the last from its own positions and the run's ends, because positions 
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from thresher.core.scores import at_least_float32
@@ -51,13 +50,16 @@ class Distances:
 
 
 def distance_products(
-    qkv: Tensor, cu_seqlens: Tensor, positions: Tensor, distances: Distances, *, max_length: int
+    qkv: Tensor, cu_seqlens: Tensor, positions: Tensor | None, distances: Distances | None, *, max_length: int
 ) -> tuple[Tensor | None, Tensor | None]:
     """Queries times keys of distances, and keys times queries of distances: (heads, capacity, embeddings) each.
 
-    They are in the dtype of qkv, and undefined for distances that are not in a row's run. qkv: (capacity, 3 x width),
+    They are in the dtype of qkv, and undefined for distances that are not in a row's run; None where there is no such
+    term. qkv: (capacity, 3 x width),
     heads inside; cu_seqlens: (sequences + 1,) int32; positions: (capacity,) int32.
     """
+    if distances is None:
+        return None, None
     require_contiguous(qkv=qkv, cu_seqlens=cu_seqlens, positions=positions, index=distances.index)
     found: list[Tensor | None] = []
     for part, embeddings in enumerate((distances.keys, distances.queries)):

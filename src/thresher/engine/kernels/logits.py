@@ -122,3 +122,11 @@ def lengths_of(vectors):
     """(rows,) in float32, of (rows, width) in any precision."""
     exact = vectors.to(tl.float32)
     return tl.sqrt_rn(tl.sum(exact * exact, 1))
+
+
+@jit
+def store_context(context, rows, live, tile_values, ROW: tl.constexpr, WIDTH: tl.constexpr, TILE_WIDTH: tl.constexpr):
+    columns = tl.arange(0, TILE_WIDTH)
+    mask = live[:, None] & (columns < WIDTH)[None, :]
+    at = context + rows.to(tl.int64)[:, None] * ROW + columns[None, :]
+    tl.store(at, tile_values.to(context.dtype.element_ty), mask=mask)
