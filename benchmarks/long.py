@@ -58,12 +58,12 @@ def pairs(count: int, *, words: int, seed: int) -> list[Encoded]:
     return found
 
 
-def shares_for(cost: float, shape: EncoderShape, lengths: Sequence[int]) -> list[float]:
-    """Falling shares with these relative FLOPs, by bisection of where they fall."""
+def shares_for(cost: float, shape: EncoderShape, lengths: Sequence[int], *, width: float | None = None) -> list[float]:
+    """Falling shares with these relative FLOPs, by bisection of where they fall; `width`: over so many layers."""
     tokens, low, high = torch.tensor(lengths), 0.0, 2.0 * shape.layers
     for _ in range(30):
         middle = (low + high) / 2
-        shares = falling_shares(middle, WIDTH * shape.layers, layers=shape.layers)
+        shares = falling_shares(middle, width or WIDTH * shape.layers, layers=shape.layers)
         counts = (tokens[:, None] * torch.tensor(shares)).round().long().clamp(min=1)
         low, high = (middle, high) if float(relative_flops(shape, tokens, counts)) < cost else (low, middle)
     return shares

@@ -1,11 +1,13 @@
 """The servers that people write: FastAPI around transformers or onnxruntime, padded, with and without dynamic batching.
 
 python benchmarks/serve_rivals.py MODEL --kind plain|batching|onnx --port 9000
+
+Batching as a careful author would do it: what came while the last batch was computed is sorted by length and cut where
+padding would make more than PADDED tokens, so that a short text is not padded to a long one and does not wait for it.
 """
 
 import argparse
 import asyncio
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +17,8 @@ import numpy as np
 import torch
 
 KINDS = ("plain", "batching", "onnx")
-MOST, WAIT_S = 32, 0.005  # texts of a batch, and how long the first of them waits for others: the usual settings
+MOST, WAIT_S = 32, 0.005  # texts that are taken at a time, and how long the first waits for others: usual settings
+PADDED = 1024  # tokens of a batch with its padding; more are not faster on two cores
 
 Compute = Callable[[list[str]], Any]  # texts to logits (texts, classes)
 
@@ -34,8 +37,8 @@ def with_transformers(folder: Path, limit: int) -> tuple[Compute, dict[int, str]
     return compute, model.config.id2label
 
 
-def with_onnxruntime(folder: Path, limit: int) -> tuple[Compute, dict[int, str]]:
-    """int8 weights, activations quantized as they come, as onnxruntime's users do it."""
+def with_onnxruntime(folder: Path, limit: int, work: Path) -> tuple[Compute, dict[int, str]]:
+    """int8 weights, activations quantized as they come, as onnxruntime's users do it; the graph stays in `work`."""
     from transformers import AutoConfig, AutoTokenizer
 
     from thresher.evaluation.rivals import make_onnx, make_onnx_int8, open_onnxruntime
@@ -46,12 +49,24 @@ def with_onnxruntime(folder: Path, limit: int) -> tuple[Compute, dict[int, str]]
         batch = tokenizer(texts, padding=True, truncation=True, max_length=limit, return_tensors="np")
         return {name: np.asarray(value, np.int64) for name, value in batch.items()}
 
-    with tempfile.TemporaryDirectory() as work:
-        whole, small = Path(work) / "whole.onnx", Path(work) / "int8.onnx"
+    whole, small = work / "whole.onnx", work / "int8.onnx"
+    if not small.exists():
         make_onnx(folder, whole, arrays(["a film", "a longer text about a film"]))
         make_onnx_int8(whole, small)
-        forward = open_onnxruntime(small, threads=torch.get_num_threads())
+    forward = open_onnxruntime(small, threads=torch.get_num_threads())
     return lambda texts: forward(arrays(texts)), AutoConfig.from_pretrained(folder).id2label
+
+
+def cut(texts: list[str]) -> list[list[int]]:
+    """Numbers of texts, by length, in batches of similar ones; four characters are about a token."""
+    batches: list[list[int]] = []
+    for number in sorted(range(len(texts)), key=lambda each: len(texts[each])):
+        tokens = len(texts[number]) / 4
+        similar = batches and tokens <= 32 + 1.5 * len(texts[batches[-1][0]]) / 4
+        if not similar or (len(batches[-1]) + 1) * tokens > PADDED:
+            batches.append([])
+        batches[-1].append(number)
+    return batches
 
 
 def make_app(compute: Compute, names: dict[int, str], *, batching: bool) -> Any:
@@ -76,10 +91,11 @@ def make_app(compute: Compute, names: dict[int, str], *, batching: bool) -> Any:
                     batch.append(await asyncio.wait_for(waiting.get(), left))
                 except TimeoutError:
                     break
-            rows = await loop.run_in_executor(pool, compute, [text for text, _ in batch])
-            for (_, future), row in zip(batch, rows, strict=True):
-                if not future.done():
-                    future.set_result(row)
+            for numbers in cut([text for text, _ in batch]):
+                rows = await loop.run_in_executor(pool, compute, [batch[number][0] for number in numbers])
+                for number, row in zip(numbers, rows, strict=True):
+                    if not batch[number][1].done():
+                        batch[number][1].set_result(row)
 
     tasks: list[Any] = []
 
@@ -105,9 +121,12 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--max-length", type=int, default=512)
+    parser.add_argument("--work", type=Path, required=True, help="a folder for what is made of the model")
     options = parser.parse_args()
-    make = with_onnxruntime if options.kind == "onnx" else with_transformers
-    compute, names = make(options.model, options.max_length)
+    if options.kind == "onnx":
+        compute, names = with_onnxruntime(options.model, options.max_length, options.work)
+    else:
+        compute, names = with_transformers(options.model, options.max_length)
     compute(["a film"])
     app = make_app(compute, names, batching=options.kind != "plain")
     uvicorn.run(app, port=options.port, access_log=False, log_level="warning")

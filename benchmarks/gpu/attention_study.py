@@ -1,6 +1,6 @@
 """Attention in many forms against what the library offers, packed runs, on a CUDA device.
 
-    python benchmarks/gpu/attention_study.py --out FILE [--seconds 95] [--processes 12]
+    python benchmarks/gpu/attention_study.py --out FILE [--seconds 100] [--processes 13]
 
 Processes compile and check shares of the variants at the same time (Triton keeps what it compiled on disk); then this
 one measures those that are right. A variant that fails is a record with its error. `--tiny` checks a few variants under
@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import multiprocessing
+import queue
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,139 +21,51 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from attention_variants import choose, columns, forward, from_first
+from attention_case import DEVICE, FORWARD, HEADS, Case
 from setting import made_by
 from torch import Tensor
 
-from thresher.engine.kernels.attention import attention
-from thresher.engine.kernels.toolchain import RUNS_INTERPRETED, blocks, descriptor, launching
+from thresher.engine.kernels import library
 
-TOKENS, LENGTHS, RAGGED = 16384, (128, 256, 512, 2048, 8192), (200, 512)
-HEADS = {32: 12, 64: 12, 128: 6}
+TOKENS, LENGTHS, RAGGED = 16384, (512, 128, 256, 2048, 8192), (200, 512)
 CHECKED = (600, 1, 128, 67, 511, 256)  # lengths of the runs that variants are checked on
 ENOUGH = 4e-3  # relative error of float16 arithmetic; a wrong tile is far beyond
-DTYPE, DEVICE = torch.float16, "cpu" if RUNS_INTERPRETED else "cuda"
-FORWARD = {"HALF": False, "TENSOR_SUMS": False, "SPECIAL": False, "BLOCKS_FIRST": False}
-COLUMNS = {"HALF": False, "KEYS_AS_ROWS": False, "BLOCKS_FIRST": False}
-
-
-class Case:
-    """One packed batch: runs of given lengths, rows behind the last that hold no number."""
-
-    def __init__(self, lengths: list[int], width: int, *, longest: int | None = None, seed: int = 0) -> None:
-        self.lengths, self.width, self.heads = lengths, width, HEADS[width]
-        self.tokens, self.longest = sum(lengths), longest or max(lengths)
-        torch.manual_seed(seed)
-        self.qkv = torch.randn(self.tokens + 77, 3 * self.heads * width, device=DEVICE).to(DTYPE)
-        self.qkv[self.tokens :] = math.nan
-        starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-        self.starts = starts.to(DEVICE)
-        self.positions = torch.cat([torch.arange(n, dtype=torch.int32) for n in lengths]).to(DEVICE)
-        self.capacity, self.pairs = len(self.qkv), len(lengths) * self.heads
-        self.scale = math.log2(math.e) / math.sqrt(width)
-        self.context = torch.full_like(self.qkv[:, : self.heads * width], math.nan)
-        self.log_sum_exp = torch.full((self.heads, self.capacity), math.nan, device=DEVICE)
-        self.received = torch.full((self.heads, self.capacity), math.nan, device=DEVICE)
-        self.chosen = torch.zeros(self.capacity, dtype=torch.int32, device=DEVICE)
-        self.counts = torch.zeros(len(lengths), dtype=torch.int32, device=DEVICE)
-
-    def shared(self, *, tiles: Any = None) -> dict[str, Any]:
-        return {
-            "qkv": self.qkv,
-            "cu_seqlens": self.starts,
-            "capacity": self.capacity,
-            "scale": self.scale,
-            "HEADS": self.heads,
-            "WIDTH": self.width,
-        } | ({} if tiles is False else {"tiles": tiles})
-
-    def engine(self, score: str | None) -> Any:
-        return attention(
-            self.qkv, self.starts, heads=self.heads, max_length=self.longest, score=score, mostly_long=True
-        )
-
-    def forward(self, *, queries: int, keys: int, warps: int, stages: int, tma: bool, **extra: Any) -> Any:
-        named = {**FORWARD, **extra}
-        grid = (self.pairs, blocks(self.longest, queries))
-        return forward[grid[::-1] if named["BLOCKS_FIRST"] else grid](
-            context=self.context,
-            log_sum_exp=self.log_sum_exp,
-            **self.shared(tiles=descriptor(self.qkv, (keys, self.width)) if tma else None),
-            QUERIES=queries,
-            KEYS=keys,
-            STAGES=stages,
-            **named,
-            **launching(self.qkv, num_warps=warps, num_stages=stages),
-        )
-
-    def columns(self, *, every: int, queries: int, keys: int, warps: int, stages: int, tma: bool, **extra: Any) -> Any:
-        named = {**COLUMNS, **extra}
-        if every > 1:
-            choose[(len(self.lengths),)](
-                self.chosen, self.counts, self.starts, self.positions, every, 512, **launching(self.qkv)
-            )
-        grid = (self.pairs, blocks(self.longest, keys))
-        return columns[grid[::-1] if named["BLOCKS_FIRST"] else grid](
-            received=self.received,
-            log_sum_exp=self.log_sum_exp,
-            **self.shared(tiles=descriptor(self.qkv, (queries, self.width)) if tma else None),
-            chosen=self.chosen if every > 1 else None,
-            counts=self.counts if every > 1 else None,
-            QUERIES=queries,
-            KEYS=keys,
-            STAGES=stages,
-            **named,
-            **launching(self.qkv, num_warps=warps, num_stages=stages),
-        )
-
-    def first(self, *, keys: int, warps: int) -> Any:
-        return from_first[(len(self.lengths), blocks(self.longest, keys))](
-            received=self.received,
-            log_sum_exp=self.log_sum_exp,
-            **self.shared(tiles=False),
-            KEYS=keys,
-            **launching(self.qkv, num_warps=warps),
-        )
-
-    def exact(self) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
-        """Context, log-sum-exp to base 2, and what keys receive from every n-th query (0: the first), in float32."""
-        contexts, sums, received = [], [], {every: [] for every in (0, 1, 4, 8, 16)}
-        for start, length in zip(self.starts.tolist(), self.lengths, strict=False):
-            parts = self.qkv[start : start + length].float().view(length, 3, self.heads, self.width)
-            query, key, value = parts.permute(1, 2, 0, 3)
-            logits = query @ key.transpose(1, 2) * self.scale
-            sums.append(torch.logsumexp(logits * math.log(2), -1) / math.log(2))
-            weights = torch.exp2(logits - sums[-1][..., None])
-            contexts.append((weights @ value).transpose(0, 1).flatten(1))
-            for every, found in received.items():
-                found.append(weights[:, :1].sum(1) if every == 0 else weights[:, ::every].sum(1))
-        return torch.cat(contexts), torch.cat(sums, 1), {k: torch.cat(v, 1) for k, v in received.items()}
 
 
 def variants() -> Iterator[dict[str, Any]]:
     """All that is tried: {"part", "width", and the named arguments of Case's method}."""
     for width in HEADS:
-        tiles = [(64, 64, 4), (128, 64, 4), (128, 64, 8), (128, 128, 4), (128, 128, 8), (64, 128, 4), (256, 64, 8)]
-        tiles = tiles if width < 128 else [(64, 64, 4), (128, 64, 8), (128, 128, 8)]
-        for (queries, keys, warps), tma in itertools.product(tiles, (False, True)):
-            one = {"part": "plain", "width": width, "queries": queries, "keys": keys, "warps": warps, "tma": tma}
-            yield from ({**one, "stages": stages} for stages in (2, 3))
-            yield {**one, "stages": 2, "HALF": True}
-            if keys == 128:
-                yield {**one, "stages": 2, "BLOCKS_FIRST": True}
-            if width < 128 and not tma:
-                yield {**one, "stages": 2, "HALF": True, "TENSOR_SUMS": True}
-            if tma and warps == 4:
-                yield {**one, "stages": 2, "SPECIAL": True}
-        shapes = [(64, 64, 4), (128, 64, 4), (64, 128, 4), (128, 128, 4), (128, 128, 8)][: 5 if width < 128 else 2]
-        for (queries, keys, warps), rows in itertools.product(shapes, (False, True)):
-            one = {"part": "columns", "width": width, "queries": queries, "keys": keys, "warps": warps}
-            one |= {"KEYS_AS_ROWS": rows, "every": 1}
-            yield from ({**one, "stages": stages, "tma": tma} for stages, tma in ((2, True), (3, False)))
-            yield {**one, "stages": 2, "tma": True, "HALF": True}
-            if rows:
-                yield from ({**one, "stages": 2, "tma": False, "every": every} for every in (4, 8, 16))
-        yield from ({"part": "first", "width": width, "keys": keys, "warps": 4} for keys in (64, 128))
+        yield from plain_variants(width)
+        yield from column_variants(width)
+        yield {"part": "first", "width": width, "keys": 128, "warps": 4}
+
+
+def plain_variants(width: int) -> Iterator[dict[str, Any]]:
+    tiles = [(64, 64, 4), (128, 64, 4), (128, 64, 8), (64, 128, 4), (128, 128, 8), (128, 128, 4)]
+    tiles = tiles if width < 128 else [(64, 64, 4), (128, 64, 8), (128, 128, 8)]
+    for queries, keys, warps in tiles:
+        one = {"part": "plain", "width": width, "queries": queries, "keys": keys, "warps": warps}
+        yield from ({**one, "tma": tma, "stages": stages} for tma in (True, False) for stages in (2, 3))
+        if width < 128:
+            yield {**one, "tma": True, "stages": 2, "HALF": True}
+        if warps == 8:
+            yield {**one, "tma": True, "stages": 2, "BLOCKS_FIRST": True}
+        if width == 32 and keys == 64:  # where exponentials, not products, take the time
+            yield {**one, "tma": True, "stages": 2, "HALF": True, "TENSOR_SUMS": True}
+
+
+def column_variants(width: int) -> Iterator[dict[str, Any]]:
+    shapes = [(64, 64, 4), (128, 64, 4), (64, 128, 4), (128, 128, 8)][: 4 if width < 128 else 1]
+    for queries, keys, warps in shapes:
+        one = {"part": "columns", "width": width, "queries": queries, "keys": keys, "warps": warps, "every": 1}
+        for rows in (False, True):
+            ways = ((2, True), (3, False)) if width < 128 else ((2, True),)
+            yield from ({**one, "KEYS_AS_ROWS": rows, "stages": stages, "tma": tma} for stages, tma in ways)
+        half = {**one, "KEYS_AS_ROWS": True, "stages": 2, "tma": True, "HALF": True}
+        yield from ({**half, "TENSOR_SUMS": sums} for sums in (False, True))
+        if keys == 64:
+            sparse = {**one, "KEYS_AS_ROWS": True, "stages": 2, "tma": False}
+            yield from ({**sparse, "every": every} for every in (4, 8, 16))
 
 
 def work_of(case: Case, variant: dict[str, Any]) -> Callable[[], Any]:
@@ -191,6 +104,9 @@ def compile_share(share: list[tuple[int, dict[str, Any]]], results: Any, deadlin
             results.put((number, {"failed": "no time was left to compile it"}))
             continue
         try:
+            if variant["part"] == "captured":
+                results.put((number, captured(PACKED[variant["variant"]], variant["width"])))
+                continue
             if variant["width"] not in cases:
                 case = Case(list(CHECKED), variant["width"])
                 cases[variant["width"]] = (case, case.exact())
@@ -200,20 +116,25 @@ def compile_share(share: list[tuple[int, dict[str, Any]]], results: Any, deadlin
 
 
 def compile_all(tried: list[dict[str, Any]], *, processes: int, deadline: float) -> dict[int, dict[str, Any]]:
-    """What every variant's check gave. A process that hangs is ended: its variants are missing."""
+    """What every variant's check gave. A process that hangs is ended: its variants are missing. What may break the
+    device for its whole process has processes of its own."""
     context = multiprocessing.get_context("spawn")
     results, found = context.Queue(), {}
-    numbered = list(enumerate(tried))
-    risky = [one for one in numbered if one[1].get("SPECIAL")]
-    safe = [one for one in numbered if not one[1].get("SPECIAL")]
-    shares = [safe[i :: processes - 2] for i in range(processes - 2)] + [risky[::2], risky[1::2]]
+    safe: list[tuple[int, dict[str, Any]]] = []
+    risky: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for number, one in enumerate(tried):
+        (risky.setdefault(one["variant"], []) if "variant" in one else safe).append((number, one))
+    shares = [safe[i::processes] for i in range(processes)] + list(risky.values())
     workers = [context.Process(target=compile_share, args=(s, results, deadline), daemon=True) for s in shares]
     for worker in workers:
         worker.start()
-    while len(found) < len(tried) and time.time() < deadline + 8 and any(w.is_alive() for w in workers):
+    while len(found) < len(tried) and time.time() < deadline + 8:
+        working = any(worker.is_alive() for worker in workers)  # asked first: what they said last is read below
         try:
             number, result = results.get(timeout=0.5)
-        except Exception:  # an empty queue: look at the clock again
+        except queue.Empty:
+            if not working:
+                break
             continue
         found[number] = result
     for worker in workers:
@@ -248,8 +169,8 @@ def microseconds(work: Callable[[], Any]) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def rivals(case: Case, *, equal: bool) -> dict[str, Callable[[], Any]]:
-    """The engine today and the library, by name."""
+def rivals(case: Case, packed: set[str], *, equal: bool) -> dict[str, Callable[[], Any]]:
+    """The engine today and the library, by name; `packed` of the library were right in a captured graph."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     query, key, value = case.qkv[: case.tokens].view(case.tokens, 3, case.heads, case.width).unbind(1)
@@ -257,8 +178,7 @@ def rivals(case: Case, *, equal: bool) -> dict[str, Callable[[], Any]]:
         "engine plain": partial(case.engine, None),
         "engine scored": partial(case.engine, "attention"),
         "engine scored by value": partial(case.engine, "value"),
-        "cudnn packed": partial(cudnn_packed, case),
-        "varlen": partial(varlen, case),
+        **{name: partial(PACKED[name], case) for name in sorted(packed)},
     }
     if equal:
         dense = [part.reshape(-1, case.longest, case.heads, case.width).transpose(1, 2) for part in (query, key, value)]
@@ -271,16 +191,7 @@ def rivals(case: Case, *, equal: bool) -> dict[str, Callable[[], Any]]:
 
             found[f"sdpa {name}, heads outside"] = partial(sdpa, inner)
             found[f"sdpa {name}"] = partial(sdpa, dense)
-    for module in ("flash_attn", "flash_attn_interface"):
-        found[module] = partial(flash, module, query, key, value, case)
     return found
-
-
-def flash(module: str, query: Any, key: Any, value: Any, case: Case) -> Any:
-    import importlib
-
-    call = importlib.import_module(module).flash_attn_varlen_func
-    return call(query, key, value, case.starts, case.starts, case.longest, case.longest)
 
 
 def varlen(case: Case) -> tuple[Tensor, Tensor]:
@@ -299,41 +210,71 @@ def cudnn_packed(case: Case) -> tuple[Tensor, Tensor]:
     return found[0], found[1]
 
 
-def captured(call: Callable[[Case], tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """Whether the library's packed attention follows starts that change on the device between replays."""
-    case, other = Case([512, 300, 77, 400], 64, longest=512), Case([3, 512, 500, 141], 64, longest=512)
+def engine_by_library(case: Case, score: str | None = None) -> tuple[Tensor, None]:
+    """The engine's attention with long runs given to the library, whatever its table says."""
+    before, library.FASTER = library.FASTER, frozenset({case.width})
+    try:
+        return case.engine(score)[0], None
+    finally:
+        library.FASTER = before
+
+
+def engine_by_library_scored(case: Case) -> tuple[Tensor, None]:
+    return engine_by_library(case, "attention")
+
+
+Packed = Callable[[Case], tuple[Tensor, Tensor | None]]
+PACKED: dict[str, Packed] = {
+    "varlen": varlen,
+    "cudnn packed": cudnn_packed,
+    "engine by library plain": engine_by_library,
+    "engine by library scored": engine_by_library_scored,
+}
+
+
+def captured(call: Packed, width: int) -> dict[str, Any]:
+    """Whether the library's packed attention follows starts that change on the device between replays, also to runs
+    without tokens, and fewer tokens in all."""
+    case, other = Case([512, 300, 77, 400], width, longest=512), Case([3, 512, 0, 441], width, longest=512)
     call(case)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         context, sums = call(case)
-    case.qkv.copy_(other.qkv[: case.capacity])
+    case.qkv.fill_(math.nan)
+    case.qkv[: other.tokens] = other.qkv[: other.tokens]
     case.starts.copy_(other.starts)
     graph.replay()
     exact, lse, _ = other.exact()
     error = off(context[: other.tokens].flatten(1), exact)
-    flat = sums[:, : other.tokens] if sums.shape[-1] == case.capacity else sums.flatten()[: lse.numel()].view_as(lse)
-    return {"error_size": error, "lse_shape": list(sums.shape), "lse_error": off(flat / math.log(2), lse)}
+    if sums is None:
+        return {"error_size": error}
+    # Flash attention: (heads, rows); cuDNN: (rows, heads, 1). To base e, both.
+    by_head = sums if sums.shape[-1] == case.capacity else sums.view(case.capacity, -1).t()
+    lse_error = off(by_head[:, : other.tokens] / math.log(2), lse)
+    return {"error_size": error, "lse_shape": list(sums.shape), "lse_error": lse_error}
 
 
 def shapes(width: int) -> Iterator[tuple[str, Case]]:
-    for length in LENGTHS:
-        yield str(length), Case([length] * (TOKENS // length), width)
+    """The lengths that matter most come first."""
     drawn = torch.randint(*RAGGED, (TOKENS * 2 // sum(RAGGED),), generator=torch.Generator().manual_seed(1))
     yield "ragged", Case(drawn.tolist(), width, longest=RAGGED[1])
+    for length in LENGTHS:
+        yield str(length), Case([length] * (TOKENS // length), width)
 
 
-def measure(tried: list[dict[str, Any]], checks: dict[int, Any], record: Callable[..., None], end: float) -> None:
-    """Rivals first, then what is right, at every length; the widths that matter most come first."""
-    right = [one for i, one in enumerate(tried) if checks.get(i, {}).get("error_size", math.inf) < ENOUGH]
-    for width in (32, 64, 128):
+def measure(right: list[dict[str, Any]], record: Callable[..., None], end: float) -> None:
+    """Rivals first, then what is right, at every length; each width gets its share of the time."""
+    began = time.time()
+    for width, share in ((32, 0.45), (64, 0.85), (128, 1.0)):
+        packed = {one["variant"] for one in right if one["part"] == "captured" and one["width"] == width}
+        mine = [one for one in right if one["part"] != "captured" and one["width"] == width]
         for length, case in shapes(width):
             case.log_sum_exp.fill_(10.0)
-            for name, call in rivals(case, equal=length != "ragged").items():
+            for name, call in rivals(case, packed, equal=length != "ragged").items():
                 attempt(record, {"part": "rival", "variant": name, "width": width, "n": length}, call)
-            mine = [one for one in right if one["width"] == width]
             for one in mine:
-                if time.time() > end:
+                if time.time() > began + share * (end - began):
                     record(part="late", width=width, n=length)
                     break
                 attempt(record, {**one, "n": length}, work_of(case, one))
@@ -348,29 +289,51 @@ def attempt(record: Callable[..., None], row: dict[str, Any], work: Callable[[],
         torch.cuda.synchronize()
 
 
+def shown(row: dict[str, Any]) -> str:
+    """One variant in a word: queries x keys, warps, stages, d for loads by descriptor, and its own flags."""
+    if row["part"] == "rival":
+        return str(row["variant"])
+    flags = "".join(name[0] for name in (*FORWARD, "KEYS_AS_ROWS") if row.get(name))
+    tiles = f"{row.get('queries', 1)}x{row['keys']}w{row['warps']}s{row.get('stages', 1)}{'d' * row.get('tma', 0)}"
+    return f"{tiles}{'-' * bool(flags)}{flags}"
+
+
 def table(rows: list[dict[str, Any]]) -> None:
-    """The rivals, and the three fastest of each part, at every length."""
+    """Microseconds of the rivals, and the fastest two of each part, at every length."""
     timed = [row for row in rows if "microseconds" in row]
-    for width, length in itertools.product(HEADS, (*map(str, LENGTHS), "ragged")):
+    print("flags: H half exponentials, T sums by products, B blocks first, K keys as rows")
+    for width, length in itertools.product(HEADS, ("ragged", *map(str, LENGTHS))):
         here = [row for row in timed if row["width"] == width and row["n"] == length]
-        line = {row["variant"]: round(row["microseconds"], 1) for row in here if row["part"] == "rival"}
-        print(f"\nheads of {width}, n = {length}: {line}")
-        for part, every in (("plain", None), ("columns", 1), ("columns", 4), ("columns", 16), ("first", None)):
-            found = [row for row in here if row["part"] == part and row.get("every") == every]
-            for row in sorted(found, key=lambda one: one["microseconds"])[:3]:
-                print("  ", {k: v for k, v in row.items() if k not in ("width", "n", "seconds") and v is not False})
+        groups = {
+            "engine": [row for row in here if "engine" in row.get("variant", "")],
+            "library": [row for row in here if row["part"] == "rival" and "engine" not in row["variant"]],
+            "plain": [row for row in here if row["part"] == "plain" and not row.get("HALF")],
+            "plain half": [row for row in here if row["part"] == "plain" and row.get("HALF")],
+        }
+        for every in (1, 4, 16):
+            columns = [row for row in here if row["part"] == "columns" and row["every"] == every]
+            groups[f"columns/{every}"] = [row for row in columns if not row.get("HALF")]
+            groups[f"columns/{every} half"] = [row for row in columns if row.get("HALF")]
+        groups["first"] = [row for row in here if row["part"] == "first"]
+        line = []
+        for name, found in groups.items():
+            best = sorted(found, key=lambda one: one["microseconds"])[: 2 if "half" not in name else 1]
+            if name in ("engine", "library"):
+                best = sorted(found, key=lambda one: one["microseconds"])[: 5 if name == "engine" else 3]
+            line += [f"{name}: " + ", ".join(f"{shown(row)} {row['microseconds']:.1f}" for row in best)] if best else []
+        print(f"heads of {width}, n = {length} | " + " | ".join(line))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, help="JSON lines are added to this file")
-    parser.add_argument("--seconds", type=float, default=95.0, help="in all; compiling gets half of them")
-    parser.add_argument("--processes", type=int, default=14)
+    parser.add_argument("--seconds", type=float, default=100.0, help="in all; compiling gets about half")
+    parser.add_argument("--processes", type=int, default=13)
     parser.add_argument("--tiny", action="store_true", help="check a few variants here, measure nothing")
     arguments, began = parser.parse_args(), time.time()
     tried, rows, out = list(variants()), [], Path(arguments.out)
     if arguments.tiny:
-        for variant in tried[:: len(tried) // 40]:
+        for variant in tried[:: len(tried) // 30]:
             case = Case([70, 1, 130], variant["width"])
             print(variant, check(case, case.exact(), variant), flush=True)
         return
@@ -381,18 +344,19 @@ def main() -> None:
             file.write(json.dumps(row) + "\n")
 
     record(part="about", tokens=TOKENS, **made_by("gpu/attention_study.py", device=DEVICE))
-    checks = compile_all(tried, processes=arguments.processes, deadline=began + arguments.seconds / 2)
+    tried += [{"part": "captured", "variant": name, "width": width} for name in PACKED for width in HEADS]
+    checks = compile_all(tried, processes=arguments.processes, deadline=began + 0.55 * arguments.seconds)
+    right = []
     for number, variant in enumerate(tried):
-        record(**{**variant, "part": f"check {variant['part']}"}, **checks.get(number, {"failed": "its process hung"}))
-    print(f"{len(tried)} variants, {len(checks)} checked, after {time.time() - began:.0f} s", flush=True)
-    for name, call in (("varlen", varlen), ("cudnn packed", cudnn_packed)):
-        try:
-            record(part="captured", variant=name, **captured(call))
-        except Exception as error:
-            record(part="captured", variant=name, failed=f"{type(error).__name__}: {str(error)[:300]}")
-        print(rows[-1])
-    measure(tried, checks, record, began + arguments.seconds)
+        found = checks.get(number, {"failed": "its process hung"})
+        record(**{**variant, "part": f"check {variant['part']}"}, **found)
+        if "failed" in found or not found["error_size"] < ENOUGH or variant["part"] == "captured":
+            print("checked:", json.dumps({**variant, **found})[:260])
+        right += [variant] if found.get("error_size", math.inf) < ENOUGH else []
+    print(f"{len(tried)} tried, {len(right)} right, after {time.time() - began:.0f} s", flush=True)
+    measure(right, record, began + arguments.seconds)
     table(rows)
+    print(f"{time.time() - began:.0f} s in all")
 
 
 if __name__ == "__main__":

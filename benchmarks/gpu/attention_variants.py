@@ -1,8 +1,8 @@
 """Kernels that attention_study.py tries: the engine's attention in other forms, every difference a constant.
 
 Forward: loads by pointers or descriptors, full tiles without a mask, the scale inside the exponential's own
-multiplication, exponentials two at a time in half precision, sums by the matrix units, warps with roles of their own.
-Columns (what keys receive): keys or queries as rows of a tile, all queries or listed ones.
+multiplication, exponentials two at a time in half precision, sums by the matrix units.
+Columns (what keys receive): keys or queries as rows of a tile, all queries or listed ones, sums by the matrix units.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -64,7 +64,6 @@ def forward(
     STAGES: tl.constexpr,
     HALF: tl.constexpr,
     TENSOR_SUMS: tl.constexpr,
-    SPECIAL: tl.constexpr,
     BLOCKS_FIRST: tl.constexpr,
     EARLY: tl.constexpr,
 ):
@@ -93,7 +92,7 @@ def forward(
     attended = tl.zeros((QUERIES, WIDTH), tl.float32)
     full = length // KEYS * KEYS
     columns = tl.arange(0, WIDTH)
-    for first_key in tl.range(0, full, KEYS, num_stages=STAGES, warp_specialize=SPECIAL):
+    for first_key in tl.range(0, full, KEYS, num_stages=STAGES):
         if tiles is not None:
             key = tiles.load([start + first_key, HEADS * WIDTH + head * WIDTH])
             value = tiles.load([start + first_key, 2 * HEADS * WIDTH + head * WIDTH])
@@ -135,6 +134,7 @@ def columns(
     STAGES: tl.constexpr,
     HALF: tl.constexpr,
     KEYS_AS_ROWS: tl.constexpr,
+    TENSOR_SUMS: tl.constexpr,  # with keys as rows only
     BLOCKS_FIRST: tl.constexpr,
     EARLY: tl.constexpr,
 ):
@@ -157,12 +157,19 @@ def columns(
     key_offsets = first_key + tl.arange(0, KEYS)
     key_live = key_offsets < length
     key = tile(queries + HEADS * WIDTH, start + key_offsets, key_live, ROW, WIDTH, WIDTH)
-    sums = tl.zeros((KEYS,), tl.float32) if KEYS_AS_ROWS else tl.zeros((QUERIES, KEYS), tl.float32)
-    full = asked // QUERIES * QUERIES if tiles is not None else 0
-    for first in tl.range(0, full, QUERIES, num_stages=STAGES):
-        query = tiles.load([start + first, head * WIDTH])
-        normaliser = tl.load(log_sum_exp + start + first + tl.arange(0, QUERIES))
-        sums = more(sums, query, key, normaliser, scale, HALF, KEYS_AS_ROWS)
+    if TENSOR_SUMS:
+        sums = tl.zeros((KEYS, 16), tl.float32)
+    elif KEYS_AS_ROWS:
+        sums = tl.zeros((KEYS,), tl.float32)
+    else:
+        sums = tl.zeros((QUERIES, KEYS), tl.float32)
+    full = 0
+    if tiles is not None:
+        full = asked // QUERIES * QUERIES
+        for first in tl.range(0, full, QUERIES, num_stages=STAGES):
+            query = tiles.load([start + first, head * WIDTH])
+            normaliser = tl.load(log_sum_exp + start + first + tl.arange(0, QUERIES))
+            sums = more(sums, query, key, normaliser, scale, HALF, KEYS_AS_ROWS, TENSOR_SUMS)
     for first in tl.range(full, asked, QUERIES, num_stages=STAGES):
         offsets = first + tl.arange(0, QUERIES)
         live = offsets < asked
@@ -172,8 +179,10 @@ def columns(
         query = tile(queries, rows, live, ROW, WIDTH, WIDTH)
         # An infinite log-sum-exp gives a query that is not there no weight.
         normaliser = tl.load(log_sum_exp + rows, mask=live, other=float("inf"))
-        sums = more(sums, query, key, normaliser, scale, HALF, KEYS_AS_ROWS)
-    if KEYS_AS_ROWS:
+        sums = more(sums, query, key, normaliser, scale, HALF, KEYS_AS_ROWS, TENSOR_SUMS)
+    if TENSOR_SUMS:
+        found = tl.max(sums, 1)  # all of its columns are equal
+    elif KEYS_AS_ROWS:
         found = sums
     else:
         found = tl.sum(sums, 0)
@@ -181,11 +190,17 @@ def columns(
 
 
 @jit
-def more(sums, query, key, normaliser, scale, HALF: tl.constexpr, KEYS_AS_ROWS: tl.constexpr):
+def more(
+    sums, query, key, normaliser, scale, HALF: tl.constexpr, KEYS_AS_ROWS: tl.constexpr, TENSOR_SUMS: tl.constexpr
+):
     """The columns with what some more queries give."""
     if KEYS_AS_ROWS:
         products = dot(key, tl.trans(query), tl.zeros((key.shape[0], query.shape[0]), tl.float32))
-        sums += tl.sum(powers(products * scale - normaliser[None, :], HALF).to(tl.float32), 1)
+        weights = powers(products * scale - normaliser[None, :], HALF)
+        if TENSOR_SUMS:
+            sums = dot(weights.to(query.dtype), tl.full((query.shape[0], 16), 1.0, query.dtype), sums)
+        else:
+            sums += tl.sum(weights.to(tl.float32), 1)
     else:
         products = dot(query, tl.trans(key), tl.zeros((query.shape[0], key.shape[0]), tl.float32))
         sums += powers(products * scale - normaliser[:, None], HALF).to(tl.float32)

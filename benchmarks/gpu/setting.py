@@ -56,8 +56,10 @@ def texts_of(lengths: Sequence[int], *, seed: int = SEED) -> list[list[int]]:
     return [part.tolist() for part in np.split(drawn, np.cumsum(lengths)[:-1])]
 
 
-def base_model(*, positions: int = 512, layers: int = 12, width: int = 768, attention: str = "sdpa") -> Any:
-    """RoBERTa-base's shape with random weights, the same every time."""
+def base_model(
+    *, positions: int = 512, layers: int = 12, width: int = 768, heads: int | None = None, attention: str = "sdpa"
+) -> Any:
+    """RoBERTa-base's shape with random weights, the same every time; heads of 64 where their number is not given."""
     import transformers
 
     library: Any = transformers
@@ -66,7 +68,7 @@ def base_model(*, positions: int = 512, layers: int = 12, width: int = 768, atte
         vocab_size=50265,
         hidden_size=width,
         num_hidden_layers=layers,
-        num_attention_heads=width // 64,
+        num_attention_heads=heads or width // 64,
         intermediate_size=4 * width,
         max_position_embeddings=positions + 2,
         type_vocab_size=1,

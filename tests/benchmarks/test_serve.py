@@ -1,4 +1,4 @@
-"""The load generator and its parts, tried on a tiny model: records have what the table needs."""
+"""The load generator and its parts, tried on a tiny model: records have what the page needs."""
 
 import asyncio
 import json
@@ -27,42 +27,91 @@ def test_every_part_of_the_range_of_lengths_is_there(script: Any) -> None:
 def test_a_summary_counts_what_was_answered(script: Any) -> None:
     replies = [script.Reply(0.01 * (i + 1), 200, "positive", i % 2) for i in range(10)]
     replies += [script.Reply(0.5, 429, None, 0), script.Reply(0.5, 503, None, 0)]
-    found = script.summed_up(replies, 2.0, TEXTS)
+    found = script.summed_up(replies, 2.0, [label for _, label in TEXTS])
     assert (found["requests_per_s"], found["refused"], found["failed"], found["quality"]) == (5.0, 1, 1, 0.5)
     assert found["p50_ms"] == 55.0
+    assert script.p95_of_all(replies) == float("inf")  # two of twelve got no answer
+    assert script.p95_of_all(replies[:10] * 10) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("first", [5.0, 20.0, 60.0])
+def test_the_search_ends_just_below_what_holds(script: Any, first: float) -> None:
+    tried: list[float] = []
+
+    def holds(rate: float) -> bool:
+        tried.append(rate)
+        return rate <= 23.0
+
+    found = script.search(holds, first)
+    assert found <= 23.0 < found * script.FACTOR ** (1 / 2**script.HALVINGS) * 1.001 and len(tried) < 12
+    assert script.search(lambda rate: False, first) == 0.0
+
+
+def test_rivals_pad_little_and_leave_nobody_out() -> None:
+    import serve_rivals  # type: ignore[import-not-found]  # from benchmarks/
+
+    texts = ["x" * (40 * (number * 7 % 50 + 1)) for number in range(50)]
+    batches = serve_rivals.cut(texts)
+    assert sorted(number for batch in batches for number in batch) == list(range(50))
+    for batch in batches:
+        padded = len(batch) * max(len(texts[number]) for number in batch) / 4
+        assert len(batch) == 1 or padded <= serve_rivals.PADDED
+        shortest, longest = (len(texts[number]) / 4 for number in (batch[0], batch[-1]))
+        assert longest <= 32 + 1.5 * shortest
+    assert len(batches) < 25
+
+
+def run_script(script: Any, monkeypatch: pytest.MonkeyPatch, out: Path, *words: str) -> list[dict[str, Any]]:
+    import serve_servers  # type: ignore[import-not-found]  # from benchmarks/
+
+    monkeypatch.setattr(sys, "argv", ["serve.py", *words, "--out", str(out)])
+    monkeypatch.setattr(script, "read_texts", lambda count: TEXTS)
+    monkeypatch.setattr(serve_servers, "LONGEST", 20)
+    script.main()
+    return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["thresher", "fastapi batching"])
-def test_servers_are_loaded_and_recorded(
+def test_servers_are_driven_to_their_limit(
     script: Any, server: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "records.jsonl"
-    words = ["serve.py", "curve", "--run", str(run), "--servers", server, "--seconds", "0.5", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", words)
-    monkeypatch.setattr(script, "read_texts", lambda count: TEXTS)
-    monkeypatch.setattr(script, "LONGEST", 20)
-    script.main()
-    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert [row["loop"] for row in rows] == ["closed", "open", "open", "open"]
+    monkeypatch.setattr(script, "search", lambda holds, first: first / 2 if holds(first / 2) else 0.0)
+    words = ["limit", "--run", str(run), "--servers", server, "--seconds", "0.5", "--turns", "1", "--p95", "60000"]
+    rows = run_script(script, monkeypatch, tmp_path / "records.jsonl", *words)
+    assert [(row["part"], row["loop"]) for row in rows] == [("load", "closed"), ("load", "open"), ("limit", "open")]
     for row in rows:
         assert row["server"] == server and row["failed"] == 0 and row["requests_per_s"] > 0
-        assert {"model", "p50_ms", "p95_ms", "p99_ms", "refused", "quality", "command"} <= set(row)
+        assert {"model", "device", "p50_ms", "p95_ms", "p99_ms", "refused", "quality", "command"} <= set(row)
 
 
 @pytest.mark.slow
-def test_the_core_is_measured_without_http(
+def test_overload_says_who_was_let_in_and_how_memory_went(
     script: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "records.jsonl"
-    words = ["serve.py", "core", "--run", str(run), "--seconds", "0.5", "--clients", "4", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", words)
-    monkeypatch.setattr(script, "read_texts", lambda count: TEXTS)
-    script.main()
-    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert [row["loop"] for row in rows] == ["closed", "open"] and all(row["answered"] > 0 for row in rows)
+    words = ["overload", "--run", str(run), "--seconds", "1", "--capacity", "20", "--timeout", "60"]
+    (row,) = run_script(script, monkeypatch, tmp_path / "records.jsonl", *words)
+    assert row["requests"] == row["let_in"] + row["refused"] and 0 <= row["in_time"] <= 1
+    assert len(row["memory_mib"]) > 5 and row["alive"] and row["offered"] == 40
 
 
 def test_a_server_that_is_not_there_is_a_failed_request(script: Any) -> None:
-    reply = asyncio.run(script.timed(script.Connection(script.free_port()), [b"{}"], 0, 0.0))
+    import serve_load  # type: ignore[import-not-found]  # from benchmarks/
+    import serve_servers  # from benchmarks/
+
+    one = serve_load.Connection(serve_servers.free_port())
+    reply = asyncio.run(serve_load.timed(one, [b"{}"], 0, 0.0))
     assert reply.status == 0 and reply.label is None
+
+
+def test_the_page_is_made_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import serve_page  # type: ignore[import-not-found]  # from benchmarks/
+
+    about = {"model": "demo", "loop": "open", "limit_ms": 500.0, "p50_ms": 1, "p95_ms": 2, "p99_ms": 3, "turn": 0}
+    rates = {"thresher": 30.0, "fastapi": 5.0, "fastapi batching": 10.0}
+    rows = [
+        {**about, "part": "limit", "server": server, "requests_per_s": rate, "quality": None}
+        for server, rate in rates.items()
+    ]
+    text = serve_page.limits(rows)
+    assert "| thresher | 30.0 | 3.00x | 1 | 2 | 3 | - |" in text and "| fastapi | 5.0 | 0.50x |" in text

@@ -10,6 +10,7 @@ import pytest
 from thresher.experiments import ner, ner_rows, squad, squad_rows
 from thresher.experiments.of_tokens import method_keys, metric_fields
 from thresher.experiments.runner import read_config
+from thresher.experiments.token_tries import TRIES
 from thresher.experiments.trained import fields_of
 from thresher.tasks import load_task
 from thresher.tasks.task import Example
@@ -89,8 +90,10 @@ def test_the_configurations_ask_for_what_the_pages_promise() -> None:
     config = read_config(EXPERIMENTS / "squad")
     found = squad.keys(config)
     assert [key["seed"] for key in found[:3]] == [0, 1, 2] and {key["method"] for key in found[:3]} == {"thresher"}
-    assert sum(key["method"] == "dense" for key in found) == 3 and len(found) == 3 * 8 + 3
-    assert {key["method"] for key in found} == {"thresher", "dense", "ltp", "manual", "spatten", "random", "lat"}
+    assert sum(key["method"] == "dense" for key in found) == 3 and len(found) == 3 * 8 + 3 + 2
+    rivals = {"ltp", "manual", "spatten", "random", "lat"}
+    assert {key["method"] for key in found} == {"thresher", "dense", *rivals, *TRIES}
+    assert all(key["target"] == config["targets"][0] for key in found if key["method"] in TRIES)
     own = read_config(EXPERIMENTS / "ner")
     assert {key["sentences"] for key in ner.keys(own)} == {1, 4, 16}
     assert ner.settings_for(16, own)["train"]["batch_size"] == 8 and "batch_size" not in own["train"]

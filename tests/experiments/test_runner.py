@@ -13,7 +13,7 @@ import pytest
 
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.experiments import runner
-from thresher.experiments.experiment import EXPERIMENTS, Key, Row, Setting, experiment_named
+from thresher.experiments.experiment import EXPERIMENTS, Key, Places, Row, Setting, experiment_named
 from thresher.experiments.runner import RECORDS, Progress, in_order, read_config, read_records, run
 
 COMMAND = "thresher reproduce squares --models models --data data"
@@ -95,7 +95,7 @@ class Crowded(Squares):
 
     def measure(self, key: Key, setting: Setting) -> Row | None:
         with setting.place():
-            alone = not setting.places.acquire(blocking=False)
+            alone = not setting.places.acquire(-1, timeout=0)  # before all that wait
             if not alone:
                 setting.places.release()
                 raise RunError("out of memory")
@@ -309,3 +309,40 @@ def test_a_row_that_gets_no_place_before_the_deadline_is_left(monkeypatch: pytes
     stopped.stopping.set()
     with stopped.place() as late:
         assert not late
+
+
+def test_of_those_that_wait_the_lowest_rank_gets_the_place() -> None:
+    places, order = Places(1), list[int]()
+    assert places.acquire(0, timeout=1)
+    waiting = threading.Barrier(4)
+
+    def take(rank: int) -> None:
+        waiting.wait()
+        assert places.acquire(rank, timeout=20)
+        order.append(rank)
+        places.release()
+
+    threads = [threading.Thread(target=take, args=(rank,)) for rank in (3, 1, 2)]
+    for thread in threads:
+        thread.start()
+    waiting.wait()
+    while len(places._waiting) < 3:
+        time.sleep(0.01)
+    assert not places.acquire(9, timeout=0.01), "there is no place"
+    places.release()
+    for thread in threads:
+        thread.join()
+    assert order == [1, 2, 3]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_runs_are_kept_where_asked_for(keep: bool, tmp_path: Path) -> None:
+    class Leaving(Squares):
+        def measure(self, key: Key, setting: Setting) -> Row | None:
+            folder = tmp_path / f"run-{key['number']}"
+            folder.mkdir()
+            setting.leftovers.append(folder)
+            return super().measure(key, setting)
+
+    run(Leaving(), tmp_path, NUMBERS, command=COMMAND, keep=keep)
+    assert len(list(tmp_path.glob("run-*"))) == (3 if keep else 0)

@@ -18,7 +18,7 @@ import uvicorn
 from tests.cli import kinds, tiny
 from thresher.serving.house import House
 from thresher.serving.http.app import Options, make_app
-from thresher.serving.http.server import bound_socket
+from thresher.serving.http.server import bound_socket, protocol
 from thresher.serving.queue import Limits
 from thresher.serving.run import Setting
 
@@ -77,11 +77,13 @@ class Client:
 
 
 @contextmanager
-def served(house: House, options: Options | None = None) -> Iterator[Client]:
+def served(house: House, options: Options | None = None, *, head_s: float = 60.0) -> Iterator[Client]:
     """A server in a thread, for the length of a `with`."""
     app = make_app(house, options or Options(drain_s=5.0))
     listening = bound_socket("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="on", log_config=None, access_log=False))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=protocol(head_s), lifespan="on", log_config=None, access_log=False)
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     until = time.monotonic() + 60

@@ -111,6 +111,34 @@ def test_a_body_that_does_not_come_is_not_waited_for(runs: Path) -> None:
         assert b"408" in one.recv(300)
 
 
+def test_a_head_that_does_not_come_is_not_waited_for(runs: Path) -> None:
+    body = json.dumps(GOOD).encode()
+    with served(House([setting(runs, "classes")]), head_s=1.0) as client:
+        with raw(client, b"") as silent, raw(client, b"POST /predict HT") as half:
+            assert silent.recv(300) == half.recv(300) == b""  # hung up on
+        with raw(client, head(len(body), "/predict") + body) as kept:  # a kept connection, and half a head after that
+            assert b"200 OK" in kept.recv(10_000)
+            kept.sendall(b"POST /predict HT")
+            assert kept.recv(300) == b""
+        stage = staged(client.house, "classes")
+        stage.go.clear()
+        with raw(client, head(len(body), "/predict") + body) as patient:  # a slow answer is not a slow head
+            time.sleep(1.5)
+            stage.go.set()
+            assert b"200 OK" in patient.recv(300)
+
+
+def test_a_client_that_does_not_read_holds_nobody_up(two: Client) -> None:
+    body = json.dumps({"inputs": [["the film is good"]] * 2000}).encode()
+    with raw(two, head(len(body)) + body) as lazy:
+        for _ in range(3):
+            assert two.post("/run/classes/predict", GOOD).status == 200
+        found = b""
+        while not found.endswith(b"]]"):
+            found += lazy.recv(2**20)
+    assert found.count(b"label") == 4000
+
+
 def test_half_sent_requests_and_hang_ups_harm_nobody(two: Client) -> None:
     for data in (b"POST /pre", head(100) + b"{", b"\x16\x03\x01\x02\x00", b"GET / HTTP/9.9\r\n\r\n"):
         raw(two, data).close()

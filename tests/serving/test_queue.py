@@ -183,6 +183,23 @@ def test_the_budget_follows_the_pace_and_small_batches_do_not_count() -> None:
     assert pace.budget == LEAST_TOKENS and math.isclose(pace.wait(10), 10, rel_tol=0.01)
 
 
+def test_small_batches_count_where_others_wait_and_time_is_over_tokens() -> None:
+    pace = Pace(0.001, batch_seconds=1.0, most_tokens=2000)
+    for _ in range(200):
+        pace.add(900, 0.9, crowded=True)
+        pace.add(100, 1.1, crowded=True)  # costs more than a token's share
+    assert pace.seconds_per_token == pytest.approx(0.002, rel=0.1)
+
+
+def test_promises_are_made_with_the_pace_of_slow_batches() -> None:
+    steady, uneven = (Pace(0.001, batch_seconds=1.0, most_tokens=2000) for _ in range(2))
+    for number in range(200):
+        steady.add(1000, 1.0)
+        uneven.add(1000, 0.5 if number % 2 else 1.5)
+    assert steady.careful_wait(1000) == pytest.approx(steady.wait(1000), rel=0.01)
+    assert uneven.wait(1000) == pytest.approx(1.0, rel=0.1) and uneven.careful_wait(1000) > 1.3 * uneven.wait(1000)
+
+
 def test_a_worker_that_is_stuck_is_silent() -> None:
     clock = Clock()
     _, worker, _ = server(clock)

@@ -87,6 +87,9 @@ def bench(
     gears: Annotated[
         bool, typer.Option("--gears", help="instead: measure faster dials for thresher serve, and keep them in the run")
     ] = False,
+    max_length: Annotated[
+        int | None, typer.Option(help="with --gears: tokens of a text at most, as thresher serve is given it", min=1)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the packed engine, dense and pruned, with Hugging Face, onnxruntime and OpenVINO on this machine.
@@ -109,6 +112,7 @@ def bench(
         rounds=rounds,
         seconds=seconds,
         threads=threads,
+        max_length=max_length,
         device=device,
         dtype=dtype,
         engines=engines,

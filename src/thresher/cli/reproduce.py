@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Those of thresher.experiments.experiment, which would be loaded for every other command too; a test compares the two.
 NAMES = (
     *("lengths", "table1", "tradeoff", "robustness", "trajectories", "histograms"),  # the paper's
-    *("recipe", "widths", "search", "scores", "reranker", "embeddings", "squad", "ner"),
+    *("recipe", "widths", "search", "scores", "reranker", "embeddings", "squad", "ner", "long"),
 )
 
 
@@ -32,6 +32,7 @@ def reproduce(
     only: Annotated[
         list[str] | None, typer.Option(help="measure only rows with this, such as method=dense or seed=1,2; repeatable")
     ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="leave the runs that rows are measured on in --work")] = False,
     draw: Annotated[bool, typer.Option("--draw", help="only make tables and figures anew from the records")] = False,
 ) -> None:
     """Measure what records.jsonl does not have yet, and make table and figure of all of it.
@@ -61,11 +62,11 @@ def reproduce(
     left = failed = 0
     if not draw:
         setting = Setting(config, models=models, data=data, work=work, deadline=time.monotonic() + 60 * minutes)
-        progress = _measure(name, experiment, place, setting, parallel=parallel, only=wanted, screen=screen)
+        progress = _measure(name, experiment, place, setting, parallel=parallel, only=wanted, keep=keep, screen=screen)
         left, failed = progress.left, progress.failed
         screen.print(f"rows: {progress.measured} measured now, {progress.recorded} recorded, {left} left")
     rows = in_order(read_records(place / RECORDS), experiment, config)
-    if not rows and not failed:
+    if draw and not rows:
         raise ConfigError(f"{place / RECORDS} has no rows yet; measure some first, without --draw")
     for file in experiment.publish(rows, place, config) if rows else []:
         screen.print(escape(f"written {file}"))
@@ -94,6 +95,7 @@ def _measure(
     *,
     parallel: int,
     only: dict[str, list[str]],
+    keep: bool,
     screen: "Console",
 ) -> "Progress":
     """The missing rows, each named when it is done."""
@@ -118,6 +120,7 @@ def _measure(
                 device=choose_device()[0],
                 parallel=parallel,
                 only=only,
+                keep=keep,
                 on_row=lambda key, row: say(key, f"{row['seconds']} s"),
                 on_failure=lambda key, error: say(key, f"failed. {_reason(error)}"),
             )

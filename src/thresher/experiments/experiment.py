@@ -17,9 +17,33 @@ Key = dict[str, Any]  # the fields that tell a row from all others
 # name -> the module with the functions of Experiment; imported when it is run
 NAMES = (
     *("lengths", "table1", "tradeoff", "robustness", "trajectories", "histograms"),  # the paper's
-    *("recipe", "widths", "search", "scores", "reranker", "embeddings", "squad", "ner"),
+    *("recipe", "widths", "search", "scores", "reranker", "embeddings", "squad", "ner", "long"),
 )
 EXPERIMENTS = {name: f"thresher.experiments.{name}" for name in NAMES}
+
+
+class Places:
+    """A semaphore that asks who is first: of all that wait, the lowest rank, not whoever came before."""
+
+    def __init__(self, count: int) -> None:
+        self._free, self._waiting = count, list[int]()
+        self._changed = threading.Condition()
+
+    def acquire(self, rank: int, *, timeout: float) -> bool:
+        with self._changed:
+            self._waiting.append(rank)
+            try:
+                taken = self._changed.wait_for(lambda: self._free > 0 and rank == min(self._waiting), timeout)
+            finally:
+                self._waiting.remove(rank)
+                self._changed.notify_all()  # the next may be first now
+            self._free -= taken
+            return taken
+
+    def release(self) -> None:
+        with self._changed:
+            self._free += 1
+            self._changed.notify_all()
 
 
 @dataclass(frozen=True)
@@ -28,7 +52,8 @@ class Setting:
 
     `deadline` is the time.monotonic() at which the call must end, `stopping` is set where it must end before that.
     `places` counts what may compute at a time: rows that wait for each other hold none. `leftovers` are folders that a
-    row needs no more once it is recorded. Paths stay out of the records.
+    row needs no more once it is recorded. Of rows that wait for a place, the one of the lowest `rank` gets it.
+    `program` is what a training run is started with: a module, and its first words. Paths stay out of the records.
     """
 
     config: dict[str, Any]
@@ -36,9 +61,11 @@ class Setting:
     data: Path | None = None
     work: Path = Path("runs/experiments")
     deadline: float = float("inf")
-    places: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))
+    places: Places = field(default_factory=lambda: Places(1))
     stopping: threading.Event = field(default_factory=threading.Event)
     leftovers: list[Path] = field(default_factory=list)
+    rank: int = 0
+    program: tuple[str, ...] = ("thresher",)
 
     def over(self) -> bool:
         return self.stopping.is_set() or time.monotonic() >= self.deadline
@@ -47,7 +74,7 @@ class Setting:
     def place(self) -> Iterator[bool]:
         """Wait for a place to compute in; False where the call must end first."""
         left = self.deadline - time.monotonic()
-        taken = left > 0 and self.places.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+        taken = left > 0 and self.places.acquire(self.rank, timeout=min(left, threading.TIMEOUT_MAX))
         try:
             yield taken and not self.stopping.is_set()
         finally:

@@ -1,6 +1,7 @@
 """What the experiments with answers and tags share: F1 of dense and pruned models, the control, tables and figures."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from thresher.experiments.experiment import Key, Row, Setting
 from thresher.experiments.fronts import measure_on_front
 from thresher.experiments.publish import markdown_table
+from thresher.experiments.token_tries import TRIES
 from thresher.experiments.trained import measure_trained
 from thresher.report.figures import INK, pyplot_in_style, save_figure
 
@@ -25,11 +27,12 @@ COLOURS = {
 
 def method_keys(config: dict[str, Any], **fixed: Any) -> list[Key]:
     """Target by target, in the order of the configuration; [compared] has each method's seeds. The control has one
-    target, with the first."""
+    target, with the first; so have what [tries] names."""
     found = []
+    once = {CONTROL, *config.get("tries", {})}
     for target in config["targets"]:
-        for method, seeds in config["compared"].items():
-            if method != CONTROL or target == config["targets"][0]:
+        for method, seeds in {**config["compared"], **config.get("tries", {})}.items():
+            if method not in once or target == config["targets"][0]:
                 own = 1.0 if method == CONTROL else target
                 found += [{**fixed, "method": method, "target": own, "seed": seed} for seed in seeds]
     return found
@@ -39,6 +42,8 @@ def measure_run(
     key: Key, setting: Setting, *, rows: Sequence[str] | None = None, name: str | None = None
 ) -> Row | None:
     """One run, with F1 of all kinds; None where the deadline came first."""
+    if key["method"] in TRIES:
+        setting = replace(setting, program=("thresher.experiments.token_tries", key["method"]))
     measure = measure_on_front if key["method"] == "lat" else measure_trained
     return measure(key, setting, rows=rows, name=name, fields=metric_fields)
 

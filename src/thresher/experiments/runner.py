@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from thresher.errors import ConfigError, DataError, RunError
-from thresher.experiments.experiment import Experiment, Key, Row, Setting, key_of
+from thresher.experiments.experiment import Experiment, Key, Places, Row, Setting, key_of
 from thresher.interruption import interruptions
 from thresher.methods import with_methods_today
 from thresher.records import append_record, provenance, write_text
@@ -55,12 +55,14 @@ def run(
     device: str = "cpu",
     parallel: int = 1,
     only: Mapping[str, Sequence[str]] | None = None,
+    keep: bool = False,
     on_row: Callable[[Key, Row], None] = lambda key, row: None,
     on_failure: Callable[[Key, Exception], None] = lambda key, error: None,
 ) -> Progress:
     """Measure the missing rows until the deadline, `parallel` at a time; what fails is tried again with fewer beside
     it, as memory may have been short. Records name `command` as their origin, unless a row names its own. `only` names
-    the values of a key's fields that are wanted now; the rows that this leaves out are neither measured nor counted."""
+    the values of a key's fields that are wanted now; the rows that this leaves out are neither measured nor counted.
+    `keep` leaves the runs that rows were measured on in the work folder."""
     file = folder / RECORDS
     done = {key_of(row, experiment.KEY) for row in read_records(file)}
     wanted = chosen_keys(experiment.keys(setting.config), only or {})
@@ -74,7 +76,7 @@ def run(
         """Whoever measures a row also records it, and only then removes its run: nothing that happens loses both."""
         if setting.over():
             return None
-        own, began = replace(setting, leftovers=[]), time.monotonic()
+        own, began = replace(setting, leftovers=[], rank=missing.index(key)), time.monotonic()
         try:
             found = experiment.measure(key, own)
             if found is None:
@@ -85,14 +87,14 @@ def run(
                 append_record(file, row)
         except Exception as error:  # of any kind: the other rows are not to be lost for it
             return error
-        for run_folder in own.leftovers:
+        for run_folder in [] if keep else own.leftovers:
             shutil.rmtree(run_folder, ignore_errors=True)  # what cannot be removed is in nobody's way
         return row
 
     measured, trying, alone = 0, missing, parallel == 1
     failed: list[Key] = []
     for places in [parallel] if alone else [parallel, max(1, parallel // FEWER)]:
-        setting = replace(setting, places=threading.Semaphore(places), stopping=threading.Event())
+        setting = replace(setting, places=Places(places), stopping=threading.Event())
         if setting.over():
             break
         failed = []

@@ -89,7 +89,7 @@ def measure_trained(
     manifest = json.loads((out / "thresher.json").read_text(encoding="utf-8"))
     if split is not None:
         manifest["quality"] = {split: manifest["quality"][split]}
-    return {**row_of(manifest), **fields_of(manifest, fields), "command": shown(key, setting.config)}
+    return {**row_of(manifest), **fields_of(manifest, fields), "command": shown(key, setting.config, setting.program)}
 
 
 def fields_of(manifest: dict[str, Any], fields: Fields) -> Row:
@@ -152,11 +152,12 @@ def row_of(manifest: dict[str, Any]) -> Row:
     }
 
 
-def shown(key: Key, config: dict[str, Any]) -> str:
+def shown(key: Key, config: dict[str, Any], program: Sequence[str] = ("thresher",)) -> str:
     """The command without this machine in it."""
     name = f"runs/{key['task']}-{key['model']}-{key['seed']}/dense"
     rows = ["--task", key["task"], "--data", "data"]
-    return " ".join(["thresher", *command_of(key, config, source=name, rows=rows, out="runs/OUT")])
+    start = ["thresher"] if tuple(program) == ("thresher",) else ["python", "-m", *program]
+    return " ".join([*start, *command_of(key, config, source=name, rows=rows, out="runs/OUT")])
 
 
 def dense_model(key: Key, setting: Setting, *, rows: Sequence[str], prefix: Sequence[str] = ()) -> Path | None:
@@ -187,7 +188,7 @@ def _finished(words: Sequence[str], out: Path, setting: Setting) -> bool:
         log = setting.work / f"{out.name}.log"
         with log.open("a", encoding="utf-8") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "thresher", *words, *more], stdout=file, stderr=subprocess.STDOUT
+                [sys.executable, "-m", *setting.program, *words, *more], stdout=file, stderr=subprocess.STDOUT
             )
             try:
                 while process.poll() is None:

@@ -42,13 +42,14 @@ MEMORY = {
 class BenchRequest(Rows):
     """What `bench` is asked for: a run's folder; test rows, or `texts`, a file without labels with one a line; and how
     to measure. `engines` are names joined by commas, all where not given; `record` is a JSON lines file to append to.
+    max_length: of `measure_gears`, for a server that is started with the same one.
 
     At most `rows` rows, in so many timed `rounds`. Where these are not given they are 512 and 5, or what fits into
     about so many `seconds`, at least a batch and a round.
     """
 
     PATHS: ClassVar[tuple[str, ...]] = (*Rows.PATHS, "run", "texts", "record")
-    COUNTS: ClassVar[tuple[str, ...]] = ("rows", "batch_size", "rounds", "threads")
+    COUNTS: ClassVar[tuple[str, ...]] = ("rows", "batch_size", "rounds", "threads", "max_length")
 
     run: Path
     texts: Path | None = None
@@ -57,6 +58,7 @@ class BenchRequest(Rows):
     rounds: int | None = None
     seconds: float = 240.0
     threads: int | None = None
+    max_length: int | None = None
     device: str = "auto"
     dtype: str | None = None
     engines: str | None = None
@@ -155,6 +157,8 @@ def bench(run: str | Path | BenchRequest, *, progress: "Silent | None" = None, *
 
     shown, _ = heard(progress, None)
     request = asked(BenchRequest, run, given, name="run")
+    if request.max_length is not None:
+        raise ConfigError(f"max-length = {request.max_length} is for --gears; a race reads texts as in training")
     place = "cpu" if request.device == "auto" else pick_device(request.device)
     half = _half(request.dtype, place)
     manifest = read_manifest(request.run)

@@ -37,7 +37,7 @@ def measure_gears(request: "BenchRequest") -> "Measured":
     examples = spread(examples, min(len(examples), request.most_rows))  # rows may be sorted by their labels
     inputs = model_inputs(means, examples)
     items: list[Any] = [row.text if row.pair is None else (row.text, row.pair) for row in inputs]
-    options: dict[str, Any] = {"device": request.device, "threads": request.threads}
+    options: dict[str, Any] = {"device": request.device, "threads": request.threads, "max_length": request.max_length}
     with quiet():
         engine = Engine.load(request.run, **options, dtype=request.dtype or "auto")
         dense = Engine.load(request.run, **options, dtype=request.dtype or "auto", dial=0.0).predict_arrays(items)

@@ -125,6 +125,7 @@ def serve(
             drain_s=request.drain,
             unready_s=request.unready,
             connections=request.connections,
+            head_s=request.timeout,
             ready=lambda: note(f"serving {heads} at http://{where}"),
         )
 

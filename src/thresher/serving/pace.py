@@ -6,15 +6,22 @@ WEIGHT = 0.1  # of the newest batch
 
 
 class Pace:
-    """Seconds for a token in full batches, at the run's own dial.
+    """Seconds for a token while a queue is emptied, at the run's own dial: time over tokens of the last batches.
 
-    Small batches, which an idle server has, say little about how fast a queue is emptied: they do not count.
+    Small batches that nobody waits behind, which an idle server has, say little about that: they do not count.
     """
 
     def __init__(self, seconds_per_token: float, *, batch_seconds: float, most_tokens: int) -> None:
         """batch_seconds: how long a batch should take at most; most_tokens: what fits into one."""
-        self.seconds_per_token = max(LEAST_SECONDS, seconds_per_token)
         self.batch_seconds, self.most_tokens = batch_seconds, most_tokens
+        first = max(LEAST_SECONDS, seconds_per_token)
+        # Of the mean batch, newer ones counting more; `_off`: how far its time is from what the pace says.
+        self._tokens = float(min(most_tokens, max(LEAST_TOKENS, batch_seconds / first)))
+        self._seconds, self._off = self._tokens * first, 0.0
+
+    @property
+    def seconds_per_token(self) -> float:
+        return max(LEAST_SECONDS, self._seconds / self._tokens)
 
     @property
     def budget(self) -> int:
@@ -22,12 +29,19 @@ class Pace:
         wanted = int(self.batch_seconds / self.seconds_per_token)
         return min(self.most_tokens, max(LEAST_TOKENS, wanted))
 
-    def add(self, tokens: int, seconds: float, *, speed: float = 1.0) -> None:
-        """A batch was computed, at a dial that is so many times as fast as the run's own."""
-        if 2 * tokens >= self.budget and seconds > 0:
-            found = max(LEAST_SECONDS, seconds * speed / tokens)
-            self.seconds_per_token += WEIGHT * (found - self.seconds_per_token)
+    def add(self, tokens: int, seconds: float, *, speed: float = 1.0, crowded: bool = False) -> None:
+        """A batch was computed, at a dial that is so many times as fast as the run's own; crowded: others waited."""
+        if seconds > 0 and (crowded or 2 * tokens >= self.budget):
+            at_one = seconds * speed
+            off = abs(at_one - tokens * self.seconds_per_token)
+            self._off += WEIGHT * (off - self._off)
+            self._tokens += WEIGHT * (tokens - self._tokens)
+            self._seconds += WEIGHT * (at_one - self._seconds)
 
     def wait(self, tokens: int, *, speed: float = 1.0) -> float:
-        """Seconds until so many tokens are computed."""
+        """Seconds until so many tokens are computed, as the mean says."""
         return tokens * self.seconds_per_token / speed
+
+    def careful_wait(self, tokens: int, *, speed: float = 1.0) -> float:
+        """The same where every batch is as much slower as batches usually are off: what a promise is made with."""
+        return tokens * (self.seconds_per_token + self._off / self._tokens) / speed

@@ -64,7 +64,8 @@ class WorkQueue:
             raise Unhealthy("the server is shutting down, or the run is replaced; try again")
         speed = self.best_speed if degrade else 1.0
         allowed = self.limits.margin * (deadline - self.clock())
-        alone, all_of_it = self.pace.wait(tokens, speed=speed), self.pace.wait(self.load + tokens, speed=speed)
+        alone = self.pace.careful_wait(tokens, speed=speed)
+        all_of_it = self.pace.careful_wait(self.load + tokens, speed=speed)
         if tokens > self.limits.queue_tokens or alone > allowed:
             raise TooLarge(
                 f"{tokens} tokens take about {alone:.1f} s, and {max(0.0, allowed):.1f} s are allowed; send fewer "

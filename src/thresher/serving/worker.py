@@ -53,6 +53,7 @@ class _Flying:
     tokens: Tokens
     gear: Gear
     begun: Any
+    crowded: bool  # whether others waited behind it
 
 
 class Turns:
@@ -154,7 +155,7 @@ class Worker:
         except Exception as error:  # one batch that fails harms no other
             self._failed(texts, error)
             return
-        self._flying.append(_Flying(texts, tokens, gear, begun))
+        self._flying.append(_Flying(texts, tokens, gear, begun, crowded=self.queue.waiting > 0))
 
     def _finish(self, flying: _Flying) -> None:
         try:
@@ -169,7 +170,7 @@ class Worker:
         now = self.clock()
         # From one batch to the next, with all that is done between them: that is what those who wait wait for.
         seconds, self._last = now - self._last, now
-        self.queue.pace.add(flying.tokens.total, seconds, speed=flying.gear.speed)
+        self.queue.pace.add(flying.tokens.total, seconds, speed=flying.gear.speed, crowded=flying.crowded)
         self.queue.landed(flying.texts)
         self._hand_out(flying.texts, answers)
         waited = [(text.job.began or now) - text.job.arrived for text in flying.texts]

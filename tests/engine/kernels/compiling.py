@@ -9,7 +9,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from thresher.engine.kernels import attention, distances, embeddings, first, linear, norm, prune
+from thresher.engine.kernels import attention, distances, embeddings, first, linear, long_runs, norm, prune
 
 TYPES = {
     "*i32": "cu_seqlens positions index counts rows count new_cu_seqlens new_positions "
@@ -38,16 +38,16 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
         attention._whole_runs,
         {**HEADS, **BIASED, "received": None, "LONGER_THAN": 0, "WIDEST": 64, "QUERIES": 64, "BY_VALUE": False},
     ),
-    (attention._long_runs, {**HEADS, **BIASED, **LONG}),
-    (attention._received_in_long_runs, {**HEADS, **BIASED, **LONG, **BY_VALUE}),
+    (long_runs.long_runs, {**HEADS, **BIASED, **LONG}),
+    (long_runs.received_in_long_runs, {"NATURAL": True, **HEADS, **BIASED, **LONG, **BY_VALUE}),
     (first._first_tokens, {**HEADS, **BIASED, "KEYS": 128}),
     (attention._whole_runs, {**HEADS, **WINDOWS, "LONGER_THAN": 128, "WIDEST": 256, "QUERIES": 64, **BY_VALUE}),
-    (attention._long_runs, {**HEADS, **WINDOWS, **LONG}),
-    (attention._received_in_long_runs, {**HEADS, **WINDOWS, **LONG, **BY_VALUE}),
+    (long_runs.long_runs, {**HEADS, **WINDOWS, **LONG}),
+    (long_runs.received_in_long_runs, {"NATURAL": False, **HEADS, **WINDOWS, **LONG, **BY_VALUE}),
     (first._first_tokens, {**HEADS, **WINDOWS, "KEYS": 32}),
     (attention._whole_runs, {**HEADS, **DISTANCES, "LONGER_THAN": 0, "WIDEST": 128, "QUERIES": 64, **BY_VALUE}),
-    (attention._long_runs, {**HEADS, **DISTANCES, **GATHERED}),
-    (attention._received_in_long_runs, {**HEADS, **DISTANCES, **GATHERED, **BY_VALUE}),
+    (long_runs.long_runs, {**HEADS, **DISTANCES, **GATHERED}),
+    (long_runs.received_in_long_runs, {"NATURAL": False, **HEADS, **DISTANCES, **GATHERED, **BY_VALUE}),
     (first._first_tokens, {**HEADS, **DISTANCES, "KEYS": 32}),
     (distances._distance_products, {**HEADS, "DISTANCES": 512, "OF_KEYS": 1, "ROWS": 64, "COLUMNS": 64}),
     (prune._decide_and_compact, {"HEADS": 12, "PAPER": True, "RUNS": 4, "BLOCK": 128, **BY_VALUE}),

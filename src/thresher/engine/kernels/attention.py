@@ -4,7 +4,8 @@ A run of up to 256 tokens is one program per head: all its keys are in one tile,
 cost little. Longer runs take the usual pass with a running maximum, which stores each query's log-sum-exp, and a second
 pass per block of keys that recomputes the logits (not the context) to add up the columns. Which of the two is taken
 depends on the run's own length alone, so what is computed here for a text never depends on the texts in its batch. For
-scores by value, columns are multiplied by the lengths of the keys' value vectors before they are stored.
+scores by value, columns are multiplied by the lengths of the keys' value vectors before they are stored. The first of
+the two passes is the library's where that is faster, see library.py.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -16,8 +17,10 @@ import torch
 from torch import Tensor
 
 from thresher.core.scores import at_least_float32
+from thresher.engine.kernels import library
 from thresher.engine.kernels.distances import Distances, distance_products
 from thresher.engine.kernels.logits import lengths_of, logits_of, logits_reference, place_arguments, store_context, tile
+from thresher.engine.kernels.long_runs import long_runs, received_in_long_runs
 from thresher.engine.kernels.toolchain import (
     begin,
     blocks,
@@ -74,7 +77,6 @@ def attention(
         whole, long_tiles, received_tiles = WHOLE_BY_DISTANCE, DISTANCE_TILES, DISTANCE_TILES
     products = distance_products(qkv, cu_seqlens, positions, distances, max_length=max_length)
     programs = (len(cu_seqlens) - 1) * heads
-    context = qkv.new_empty(len(qkv), width)
     received = qkv.new_empty(heads, len(qkv), dtype=torch.float32) if score else None
     shared = {
         "qkv": qkv,
@@ -87,6 +89,13 @@ def attention(
         "TILE_WIDTH": power_of_two(width // heads, least=16),
     }
     scored = {**shared, "received": received, "BY_VALUE": score == "value"}
+    placed = distance_bias is not None or distances is not None or window is not None
+    by_library = max_length > whole and library.is_faster(qkv, heads=heads, biased=placed)
+    log_sum_exp: Tensor | None = None
+    if by_library:  # first, because it makes the context itself
+        context, log_sum_exp = library.attend_long(qkv, cu_seqlens, heads=heads, max_length=max_length, short=whole)
+    else:
+        context = qkv.new_empty(len(qkv), width)
     apart = distances is not None or (received is not None and mostly_long)
     for longer_than, widest in _rungs(max_length, whole, split=apart):
         tiles = WHOLE_TILES if widest <= 128 and distances is None else WIDE_TILES
@@ -98,17 +107,20 @@ def attention(
             QUERIES=QUERIES,
             **launching(qkv, **tiles),
         )
-    if max_length > whole:
-        log_sum_exp = qkv.new_empty(heads, len(qkv), dtype=torch.float32) if score else None
+    if max_length > whole and not by_library:
+        if score:
+            log_sum_exp = qkv.new_empty(heads, len(qkv), dtype=torch.float32)
         grid = (programs, blocks(max_length, long_tiles["QUERIES"]))
-        _long_runs[grid](
-            context=context, log_sum_exp=log_sum_exp, **shared, SHORT=whole, **launching(qkv, **long_tiles)
+        long_runs[grid](context=context, log_sum_exp=log_sum_exp, **shared, SHORT=whole, **launching(qkv, **long_tiles))
+    if max_length > whole and received is not None:
+        grid = (programs, blocks(max_length, received_tiles["KEYS"]))
+        received_in_long_runs[grid](
+            log_sum_exp=log_sum_exp,
+            **scored,
+            NATURAL=by_library,
+            SHORT=whole,
+            **launching(qkv, **received_tiles),
         )
-        if received is not None:
-            grid = (programs, blocks(max_length, received_tiles["KEYS"]))
-            _received_in_long_runs[grid](
-                log_sum_exp=log_sum_exp, **scored, SHORT=whole, **launching(qkv, **received_tiles)
-            )
     return context, received
 
 
@@ -254,147 +266,3 @@ def _whole_runs(
                 _whole_run(context, received, queries, keys, values, start, length, scale, bias, bias_row, positions,
                            of_queries, of_keys, index, ROW, WIDTH, TILE_WIDTH, DISTANCES, WINDOW, BY_VALUE,
                            min(2**power, QUERIES), 2**power)  # fmt: skip
-
-
-@jit
-def _long_runs(
-    context,  # (capacity, HEADS x WIDTH)
-    log_sum_exp,  # (HEADS, capacity) float32 to base 2, or None
-    qkv,
-    cu_seqlens,
-    capacity,
-    scale,
-    bias,
-    bias_row,
-    bias_head,
-    positions,
-    of_queries,
-    of_keys,
-    index,
-    HEADS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    TILE_WIDTH: tl.constexpr,
-    DISTANCES: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SHORT: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """One program per run, head and block of queries."""
-    begin(EARLY)
-    sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    start = tl.load(cu_seqlens + sequence)
-    length = tl.load(cu_seqlens + sequence + 1) - start
-    first_query = tl.program_id(1) * QUERIES
-    if (length <= SHORT) | (first_query >= length):
-        return
-    ROW: tl.constexpr = 3 * HEADS * WIDTH
-    queries = qkv + head * WIDTH
-    keys = queries + HEADS * WIDTH
-    values = keys + HEADS * WIDTH
-    if bias is not None:
-        bias += head * bias_head
-    if of_queries is not None:
-        of_queries += head.to(tl.int64) * capacity * DISTANCES
-    if of_keys is not None:
-        of_keys += head.to(tl.int64) * capacity * DISTANCES
-    offsets = first_query + tl.arange(0, QUERIES)
-    rows = start + offsets
-    live = offsets < length
-    query = tile(queries, rows, live, ROW, WIDTH, TILE_WIDTH)
-    low, high = 0, length
-    # Positions rise by one at least, so no key in a window is farther away in rows than in positions. A block of keys
-    # may have none in a query's window: the peak is finite from the beginning there.
-    lowest: tl.constexpr = float("-inf") if WINDOW is None else -1e30
-    if WINDOW is not None:
-        low = tl.maximum(first_query - WINDOW, 0)
-        high = tl.minimum(first_query + QUERIES + WINDOW, length)
-    peak = tl.full((QUERIES,), lowest, tl.float32)
-    total = tl.zeros((QUERIES,), tl.float32)
-    attended = tl.zeros((QUERIES, TILE_WIDTH), tl.float32)
-    for first_key in range(low, high, KEYS):
-        key_offsets = first_key + tl.arange(0, KEYS)
-        key_rows = start + key_offsets
-        key_live = key_offsets < length
-        key = tile(keys, key_rows, key_live, ROW, WIDTH, TILE_WIDTH)
-        value = tile(values, key_rows, key_live, ROW, WIDTH, TILE_WIDTH)
-        logits = logits_of(query, rows, live, key, key_rows, key_live, scale, bias, bias_row, positions,
-                           of_queries, of_keys, index, DISTANCES, WINDOW)  # fmt: skip
-        higher = tl.maximum(peak, tl.max(logits, 1))
-        weights = tl.exp2(logits - higher[:, None])
-        shrink = tl.exp2(peak - higher)
-        total = total * shrink + tl.sum(weights, 1)
-        attended = dot(weights.to(value.dtype), value, attended * shrink[:, None])
-        peak = higher
-    store_context(context + head * WIDTH, rows, live, attended / total[:, None], ROW // 3, WIDTH, TILE_WIDTH)
-    if log_sum_exp is not None:
-        tl.store(log_sum_exp + head * capacity + rows, peak + tl.log2(total), mask=live)
-
-
-@jit
-def _received_in_long_runs(
-    received,  # (HEADS, capacity) float32
-    log_sum_exp,  # (HEADS, capacity) float32 to base 2
-    qkv,
-    cu_seqlens,
-    capacity,
-    scale,
-    bias,
-    bias_row,
-    bias_head,
-    positions,
-    of_queries,
-    of_keys,
-    index,
-    HEADS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    TILE_WIDTH: tl.constexpr,
-    DISTANCES: tl.constexpr,
-    WINDOW: tl.constexpr,
-    BY_VALUE: tl.constexpr,
-    SHORT: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """One program per run, head and block of keys: adds up their columns, queries in order."""
-    begin(EARLY)
-    sequence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    start = tl.load(cu_seqlens + sequence)
-    length = tl.load(cu_seqlens + sequence + 1) - start
-    first_key = tl.program_id(1) * KEYS
-    if (length <= SHORT) | (first_key >= length):
-        return
-    ROW: tl.constexpr = 3 * HEADS * WIDTH
-    queries = qkv + head * WIDTH
-    if bias is not None:
-        bias += head * bias_head
-    if of_queries is not None:
-        of_queries += head.to(tl.int64) * capacity * DISTANCES
-    if of_keys is not None:
-        of_keys += head.to(tl.int64) * capacity * DISTANCES
-    key_offsets = first_key + tl.arange(0, KEYS)
-    key_rows = start + key_offsets
-    key_live = key_offsets < length
-    key = tile(queries + HEADS * WIDTH, key_rows, key_live, ROW, WIDTH, TILE_WIDTH)
-    # Added up across threads once, at the end: that takes longer than a tile's exponentials.
-    partial = tl.zeros((QUERIES, KEYS), tl.float32)
-    low, high = 0, length
-    if WINDOW is not None:
-        low = tl.maximum(first_key - WINDOW, 0)
-        high = tl.minimum(first_key + KEYS + WINDOW, length)
-    for first_query in range(low, high, QUERIES):
-        offsets = first_query + tl.arange(0, QUERIES)
-        rows = start + offsets
-        live = offsets < length
-        query = tile(queries, rows, live, ROW, WIDTH, TILE_WIDTH)
-        logits = logits_of(query, rows, live, key, key_rows, key_live, scale, bias, bias_row, positions,
-                           of_queries, of_keys, index, DISTANCES, WINDOW)  # fmt: skip
-        # An infinite log-sum-exp gives a query that is not there no weight.
-        normaliser = tl.load(log_sum_exp + head * capacity + rows, mask=live, other=float("inf"))
-        partial += tl.exp2(logits - normaliser[:, None])
-    columns = tl.sum(partial, 0)
-    if BY_VALUE:
-        columns *= lengths_of(tile(queries + 2 * HEADS * WIDTH, key_rows, key_live, ROW, WIDTH, TILE_WIDTH))
-    tl.store(received + head * capacity + key_rows, columns, mask=key_live)

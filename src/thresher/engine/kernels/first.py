@@ -110,7 +110,7 @@ def _first_tokens(
     peak = tl.full((1,), float("-inf"), tl.float32)
     total = tl.zeros((1,), tl.float32)
     attended = tl.zeros((TILE_WIDTH,), tl.float32)
-    if WINDOW is not None:  # see _long_runs
+    if WINDOW is not None:  # see long_runs.py
         end = tl.minimum(end, start + WINDOW + 1)
     for first in range(start, end, KEYS):
         rows = first + tl.arange(0, KEYS)

@@ -6,9 +6,11 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from thresher.errors import RunError
 from thresher.serving.house import House
@@ -56,6 +58,47 @@ class Server(uvicorn.Server):
             self._reloading = asyncio.get_running_loop().create_task(self.house.reload())
 
 
+def protocol(head_s: float) -> type[asyncio.Protocol]:
+    """uvicorn's own, with a clock for heads: it waits for ever for one that was begun, and such connections are
+    counted."""
+    base: Any = AutoHTTPProtocol
+
+    class Impatient(base):  # type: ignore[misc]  # one of two classes, by what is installed
+        _clock: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, error: Exception | None) -> None:
+            super().connection_lost(error)
+            self._stop()
+
+        def _headless(self) -> bool:
+            return self.cycle is None or bool(self.cycle.response_complete)
+
+        def _watch(self) -> None:
+            if not self._headless():
+                self._stop()
+            elif self._clock is None:
+                self._clock = self.loop.call_later(head_s, self._late)
+
+        def _late(self) -> None:
+            if self._headless():
+                self.transport.close()
+
+        def _stop(self) -> None:
+            if self._clock is not None:
+                self._clock.cancel()
+                self._clock = None
+
+    return Impatient
+
+
 def bound_socket(host: str, port: int) -> socket.socket:
     """Taken before models are loaded: who gave a port that is in use need not wait for that."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -77,11 +120,13 @@ def run_server(
     drain_s: float,
     unready_s: float,
     connections: int,
+    head_s: float,
     ready: Callable[[], None],
 ) -> None:
-    """Until a signal ends it; `ready` is called once it listens."""
+    """Until a signal ends it; `ready` is called once it listens. head_s: in which the head of a request must come."""
     config = uvicorn.Config(
         app,
+        http=protocol(head_s),
         lifespan="on",
         access_log=False,
         log_config=None,
