@@ -26,7 +26,7 @@ from export_turns import Contender, cores_of_others, started, turns, write_batch
 from measuring import HERE, Row, keep_rows, made_by, shown, spread
 
 from thresher.core.cost import engine_relative_flops
-from thresher.jobs.quiet import quiet_libraries
+from thresher.quiet import quiet_libraries
 
 FILE = HERE / "export" / "results.jsonl"
 KEY = ("device", "threads", "model", "runtime", "dtype", "batch", "tokens")

@@ -18,10 +18,10 @@ from thresher.engine.graphs.build import Form, build_model
 from thresher.engine.weights import read_weights
 from thresher.exporting.check import TOLERANCE, check_file
 from thresher.exporting.folder import takes_types, write_graph
-from thresher.jobs.quiet import quiet_libraries
 from thresher.models.checkpoint import load
 from thresher.models.heads import head_of
 from thresher.models.plan import plan_of
+from thresher.quiet import quiet_libraries
 
 FILE = HERE / "export" / "exactness.jsonl"
 TOGETHER = 32

@@ -29,7 +29,6 @@ from thresher.exporting.folder import (
 )
 from thresher.jobs.export_quality import ExportedQuality, Measuring, measure_exported
 from thresher.jobs.places import alone, check_place
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import asked, heard
 from thresher.jobs.rows import Rows
 from thresher.jobs.texts import as_inputs, unlabelled_task
@@ -39,6 +38,7 @@ from thresher.models.defaults import longest_read
 from thresher.models.heads import head_of
 from thresher.models.pairs import takes_pairs
 from thresher.models.plan import plan_of
+from thresher.quiet import quiet
 from thresher.records import provenance, write_json
 
 if TYPE_CHECKING:

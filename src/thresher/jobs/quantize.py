@@ -16,12 +16,12 @@ from thresher.evaluation.agreement import Logits
 from thresher.evaluation.int8 import DTYPES, Measured, measure_arithmetics
 from thresher.evaluation.quality import check_outputs, encoded_inputs
 from thresher.jobs.places import alone, check_place
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import asked, heard
 from thresher.jobs.rows import Rows, load_own_rows
 from thresher.jobs.texts import as_inputs, halves, unlabelled_task
 from thresher.models.checkpoint import MANIFEST, Checkpoint, load, read_manifest, replacing_folder
 from thresher.models.heads import head_of
+from thresher.quiet import quiet
 from thresher.records import provenance, write_json
 from thresher.tasks.files import read_texts
 from thresher.tasks.splits import fingerprint, spread

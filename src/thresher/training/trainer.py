@@ -37,10 +37,8 @@ from thresher.training.progress import Silent
 from thresher.training.sample import cost_sample, encoded, protected_counts
 from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
-from thresher.training.standing import Standing, digest_of
+from thresher.training.standing import Standing, changed_settings, identity_of
 from thresher.training.targets import Targets
-
-FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
 
 
 class Trainer:
@@ -356,9 +354,7 @@ class Trainer:
         if self.work is None:
             raise RunError("resume needs the work folder of the interrupted run")
         groups, about = read_snapshot(self.work)
-        identity = self._identity
-        changed = sorted(name for name, value in identity.items() if about.get("identity", {}).get(name) != value)
-        if changed:
+        if changed := changed_settings(about, self._identity):
             raise RunError(
                 f"the interrupted run had other settings for: {', '.join(changed)}; resume with the same ones"
             )
@@ -370,15 +366,9 @@ class Trainer:
 
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
-        """Everything that must be the same for a resumed run to be the run that was interrupted."""
-        settings = {name: value for name, value in self.config.to_dict().items() if name not in FREE_TO_CHANGE}
-        return {
-            **settings,
-            "prune settings": self.gates.config.to_dict(),
-            "model": [self.model.config.model_type, *self.shape.numbers()],
-            "finetune": self.finetune,
-            "data": digest_of(self.train_set, self.selection_set),
-        }
+        model = [self.model.config.model_type, *self.shape.numbers()]
+        rows = (self.train_set, self.selection_set)
+        return identity_of(self.config, self.gates.config, model=model, finetune=self.finetune, rows=rows)
 
     def _seconds(self) -> float:
         return self.standing.seconds + time.monotonic() - self._began
