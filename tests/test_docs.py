@@ -34,10 +34,21 @@ def test_settings_in_the_docs_are_the_settings_in_the_code() -> None:
     assert mark and found.strip() == settings_table()
 
 
+def anchors(page: Path) -> set[str]:
+    """What links into a page may name: its headings, as GitHub spells them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_in_the_documentation_lead_somewhere() -> None:
-    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").rglob("*.md")):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+    for page in (*ROOT.glob("*.md"), *(page for room in ROOMS for page in (ROOT / room).rglob("*.md"))):
+        for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+            if link.startswith("http"):
+                continue
+            target, _, heading = link.partition("#")
+            place = page.parent / target if target else page
+            assert place.exists(), f"{page.name}: {link}"
+            assert not heading or heading in anchors(place), f"{page.name}: {link} names no heading there"
 
 
 def test_lines_of_pages_can_be_read() -> None:
