@@ -119,6 +119,16 @@ class Method:
         return scale_to_target(scaler, self.run.cost, target, lambda flops: show(flops=flops))
 
 
+class Settled(Method):
+    """Decisions stay as the gates make them; only weights are trained on. No method to choose by name."""
+
+    name = "settled"
+    prunes = False  # to no target: there is nothing to be met
+
+    def begin(self) -> None:
+        """The gates keep their rule and their thresholds."""
+
+
 class Thresholds(Method):
     """Thresholds that only scaling changes: one multiplier, searched for before the hard stage and held in it."""
 
