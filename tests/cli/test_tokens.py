@@ -57,9 +57,10 @@ def test_from_own_rows_to_answers(tmp_path: Path, kind: str) -> None:
 def test_score_and_bench(tmp_path: Path) -> None:
     model = tiny.save_model(tmp_path / "model", tiny.config(), head=False)
     train, run = tiny.write_rows(tmp_path / "train.jsonl", question_rows(60)), tmp_path / "run"
-    tiny.succeeds(
+    done = tiny.succeeds(
         f"prune {{model}} --train {{train}} --answers --out {{out}} {STEPS}", model=model, train=train, out=run
     )
+    assert '"a question" "its context"' in " ".join(done.out.split())
     out = tmp_path / "answers.jsonl"
     call = "score {run} {rows} --out {out} --text-column question --pair-column context --device cpu"
     tiny.succeeds(call, run=run, rows=train, out=out)

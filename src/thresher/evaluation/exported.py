@@ -31,7 +31,7 @@ def make_exported(source: Path, folder: Path, kind: str, runtime: str, scales: P
     from thresher.engine.scales import load_scales
     from thresher.engine.weights import read_weights
     from thresher.evaluation.contenders import load_ours
-    from thresher.exporting.folder import takes_types, write_graph, write_openvino
+    from thresher.exporting.folder import form_for, takes_types, write_graph, write_openvino
     from thresher.models.heads import head_of
     from thresher.models.plan import plan_of
 
@@ -42,7 +42,7 @@ def make_exported(source: Path, folder: Path, kind: str, runtime: str, scales: P
     write = write_graph if runtime == "onnxruntime" else write_openvino
     folder.mkdir(parents=True)
     for name in ("batch", "one"):
-        form = Form(types=types, one=name == "one", kept=True)
+        form = form_for(runtime, Form(types=types, one=name == "one", kept=True), plan)
         graph = build_model(weights, plan, form=form, means=head_of(model).means, scales=found)
         write(graph, folder / f"{name}.{RUNTIMES[runtime]}")
     counts_last = plan.restores or (plan.thresholds[-1] == math.inf and plan.protect == ("first",))

@@ -19,6 +19,7 @@ from thresher.exporting.check import Checked, bounds, check_file, texts_to_check
 from thresher.exporting.folder import (
     ABOUT,
     FORMATS,
+    form_for,
     needs,
     place_of,
     rounded,
@@ -179,6 +180,7 @@ def _exported(request: ExportRequest, checkpoint: Checkpoint, task: "Task | None
         half=request.fp16_weights,
     )
     plans = _plans(request, model)
+    form = form_for(request.format, form, plans[1.0])
     limit = min(longest_read(model, tokenizer, length_in_training(model)) or weights.positions, weights.positions)
     texts = texts_to_check(weights, tokenizer, limit=limit, pairs=_reads_pairs(checkpoint, head))
     task = task or request.from_texts(checkpoint)

@@ -30,7 +30,7 @@ from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.judge import Judge, blind
-from thresher.training.method import Method, Run
+from thresher.training.method import Method, Run, Settled
 from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.progress import Silent
@@ -47,7 +47,8 @@ class Trainer:
     `fit` leaves the best checkpoint in the model, gates in hard mode. With `work`, the state is saved there at
     evaluations, at least `save_seconds` apart, and on Ctrl-C or SIGTERM; `resume=True` goes on from it.
     `finetune=True` trains the dense model first. `config.method` says how tokens are chosen, and by what they are
-    judged where `PruneConfig` leaves it open; `method` gives the class of that name.
+    judged where `PruneConfig` leaves it open; `method` gives the class of that name. With a `teacher`, weights of the
+    dense model, the hard stage alone trains a pruned model on, whose decisions stay.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Trainer:
         *,
         method: type[Method] | None = None,
         finetune: bool = False,
+        teacher: dict[str, Tensor] | None = None,
         work: Path | None = None,
         resume: bool = False,
         progress: Silent | None = None,
@@ -100,12 +102,12 @@ class Trainer:
             remember=memory.remember,
             means=task.spec.means,
         )
-        self.method = method(run)
+        self.method = method(run) if teacher is None else Settled(run)
         self.model.to(self.accelerator.device)
-        self._first_stage = "soft" if method.learns else "hard"
+        self._first_stage = "soft" if self.method.learns else "hard"
         self.standing = Standing(stage="finetune" if finetune else self._first_stage)
         self._best: dict[str, Tensor] = {}
-        self._teacher: dict[str, Tensor] = {}
+        self._teacher = dict(teacher or {})
         self._resumed: dict[str, dict[str, Tensor]] = {}
         self._began = self._saved = time.monotonic()
         if resume:
@@ -372,8 +374,6 @@ class Trainer:
 
     def _seconds(self) -> float:
         return self.standing.seconds + time.monotonic() - self._began
-
-    # ---- small things
 
     def _steps(self, *epochs: float) -> int:
         """Optimizer steps of stages of so many epochs, together."""
