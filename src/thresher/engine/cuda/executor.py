@@ -254,7 +254,7 @@ class CudaExecutor:
             outputs, starts = lane.run.apart(ticket.result, begun.batch.layout)
             begun.output = self._output(outputs, list(starts[1:]), begun.batch)
             if self.later is not None and begun.real:
-                self.later.count(starts[:, -1])
+                self.later.count(starts[:, -1].tolist())
         except Exception as error:
             begun.error = error
         self._flying.remove(begun)
