@@ -54,7 +54,7 @@ def test_all_batches_of_ordinary_texts_are_prepared_for() -> None:
     sizes = typical_sizes(budget=TOKEN_BUDGET, longest=512)
     layouts = [few(texts * length, texts, length) for texts, length in sizes]
     assert sizes[0][0] * sizes[0][1] == TOKEN_BUDGET, "the first measurement is made with a full batch"
-    assert len(set(layouts)) == len(layouts) == 45 < STEADY_GRAPHS
+    assert len(set(layouts)) == len(layouts) == 49 < STEADY_GRAPHS
     draw, fine = random.Random(1), set()
     for _ in range(2000):
         lengths = [min(512, 15 + int(draw.expovariate(1 / 36))) for _ in range(draw.randint(1, 600))]
@@ -66,7 +66,7 @@ def test_all_batches_of_ordinary_texts_are_prepared_for() -> None:
 
 def test_short_texts_alone_need_fewer_sizes() -> None:
     sizes = typical_sizes(budget=TOKEN_BUDGET, longest=48)
-    assert len(sizes) == 22 and max(length for _, length in sizes) == 48
+    assert len(sizes) == 26 and max(length for _, length in sizes) == 48
 
 
 def test_often_enough() -> None:

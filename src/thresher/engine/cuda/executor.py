@@ -40,7 +40,7 @@ OLDEST = (8, 0)  # compute capability: Ampere, the first with bfloat16 and async
 # Graphs were faster, or at most 3% slower, at every size measured (benchmarks/gpu: up to 83,000 tokens); their memory
 # grows with their room.
 GRAPH_UP_TO_TOKENS = 98_304
-STEADY_GRAPHS = 64  # in each lane of a steady executor; it prepares up to 45
+STEADY_GRAPHS = 64  # in each lane of a steady executor; it prepares up to 49
 # A graph saves milliseconds, and its capture costs tenths of a second in every lane: while people wait, only a bucket
 # of every sixteenth batch is worth that (see REMEMBERED).
 OFTEN = 128

@@ -7,9 +7,11 @@ time, at most a third of the products before the first pruning, and none at all 
 
 from thresher.engine.cuda.batch import Layout
 from thresher.engine.executor import TYPICAL
+from thresher.engine.kernels.prune import FEW_RUNS
 
 LEAST = 64  # tokens
 DOUBLING_UP_TO = 2048  # tokens; here, where our kernels compute, unused room costs nothing; then two rungs a doubling
+USUAL = 32  # tokens of the mean text, at least, where texts are not short
 OFTEN_SHORT = 128  # tokens of the longest text, in the first class of lengths
 
 
@@ -30,7 +32,7 @@ def rung_below(tokens: int) -> int:
 def few_buckets(*, tokens: int, sequences: int, longest: int, positions: int, typed: bool) -> Layout:
     """Room for a batch, with the same arguments as `bucket_of`. Texts are as long as they usually are, or short."""
     rung = rung_above(tokens)
-    texts = rung // 8 if rung <= DOUBLING_UP_TO else rung // 32
+    texts = max(FEW_RUNS, rung // USUAL)
     while texts < sequences:
         texts *= 4
     room = OFTEN_SHORT if longest <= OFTEN_SHORT else 2 * OFTEN_SHORT
@@ -45,7 +47,7 @@ def typical_sizes(*, budget: int, longest: int) -> list[tuple[int, int]]:
     rungs = [rung_below(budget)]
     while rungs[-1] > LEAST:
         rungs.append(rung_below(rungs[-1] - 1))
-    many = [rung for rung in rungs if rung > DOUBLING_UP_TO]
+    many = [rung for rung in rungs if rung >= FEW_RUNS * USUAL]  # smaller ones have room for short texts, too
     found = [(TYPICAL, rungs), (TYPICAL // 4, many)]
     for length in (2 * OFTEN_SHORT, 4 * OFTEN_SHORT):
         if longest > length // 2:
