@@ -6,10 +6,10 @@ python benchmarks/export.py --run FOLDER --texts FILE.jsonl [--tokens 27,128,256
 Texts are those of the file, end to end and cut to one length, eight batches of each length: ratios are of speed, and
 say nothing of quality. Every contender has a process of its own, and they take turns (export_turns.py); a ratio is that
 of the medians. At batch 1 the pruned and our dense graph are those of --batch-one, and beside onnxruntime's our engine
-takes its turns, on its backends cpu and onnx. Stock is the Hugging Face model by torch's exporter with onnxruntime's
-optimiser on, in int8 by onnxruntime's dynamic quantization; for OpenVINO its own converter, in int8 by NNCF. Ours in
-int8 has the run's own scales, or if it has none, some found on the texts. With --work, files are kept there; --prepare
-makes them and ends.
+takes its turns, on its backends cpu and onnx; in OpenVINO also the pruned graph without idle rows (plain). Stock is the
+Hugging Face model by torch's exporter with onnxruntime's optimiser on, in int8 by onnxruntime's dynamic quantization;
+for OpenVINO its own converter, in int8 by NNCF. Ours in int8 has the run's own scales, or if it has none, some found on
+the texts. With --work, files are kept there; --prepare makes them and ends.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from export_turns import Contender, cores_of_others, started, turns, write_batch
 from measuring import HERE, Row, keep_rows, made_by, shown, spread
 
 from thresher.core.cost import engine_relative_flops
-from thresher.jobs.quiet import quiet_libraries
+from thresher.quiet import quiet_libraries
 
 FILE = HERE / "export" / "results.jsonl"
 KEY = ("device", "threads", "model", "runtime", "dtype", "batch", "tokens")

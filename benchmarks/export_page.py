@@ -4,7 +4,7 @@ from measuring import HERE, Row, read_rows, write_between_marks
 
 FOLDER = HERE / "export"
 PAGE = FOLDER / "README.md"
-RUNTIMES = {"onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
+RUNTIMES = {"onnxruntime": "onnxruntime", "openvino": "OpenVINO", "onnxruntime-web": "Chromium"}
 
 
 def ratios(rows: list[Row]) -> str:
@@ -34,10 +34,35 @@ def one_text(rows: list[Row]) -> str:
 
 def exactness(rows: list[Row]) -> str:
     lines = [["run", "texts", "rows", "largest difference", "scores at a threshold"]]
-    for row in rows:
-        numbers = [f"{row['rows']:,}", f"{row['largest_difference']:.1e}", str(row["at_a_threshold"])]
-        lines.append([row["model"], row["texts"], *numbers])
+    for parts in whole_files(rows):
+        found = max(row["largest_difference"] for row in parts)
+        numbers = [f"{found:.1e}", str(sum(row["at_a_threshold"] for row in parts))]
+        lines.append([parts[0]["model"], parts[0]["texts"], f"{sum(row['rows'] for row in parts):,}", *numbers])
     return table(lines)
+
+
+def exactness_int8(rows: list[Row]) -> str:
+    """Shares over all rows of a file."""
+    names = {
+        "same_label_as_the_engine": "label of the engine",
+        "same_counts_as_the_engine": "counts of the engine",
+        "same_label_alone": "label alone",
+        "same_counts_alone": "counts alone",
+    }
+    lines = [["run", "texts", "rows", *names.values()]]
+    for parts in whole_files(rows):
+        total = sum(row["rows"] for row in parts)
+        shares = [sum(row[name] * row["rows"] for row in parts) / total for name in names]
+        lines.append([parts[0]["model"], parts[0]["texts"], f"{total:,}", *(f"{share:.2%}" for share in shares)])
+    return table(lines)
+
+
+def whole_files(rows: list[Row]) -> list[list[Row]]:
+    """The records of a run on a file together, in the order in which runs and files first come."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["model"], row["texts"]), []).append(row)
+    return list(found.values())
 
 
 def table(lines: list[list[str]]) -> str:
@@ -45,7 +70,7 @@ def table(lines: list[list[str]]) -> str:
     return "\n".join([head, "|" + "---|" * len(lines[0]), *rest])
 
 
-TABLES = {"results": ratios, "one_text": one_text, "exactness": exactness}
+TABLES = {"results": ratios, "one_text": one_text, "exactness": exactness, "exactness_int8": exactness_int8}
 
 
 def main() -> None:

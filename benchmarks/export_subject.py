@@ -17,7 +17,7 @@ from thresher.engine.scales import SCALES, load_scales, scales_file, write_scale
 from thresher.engine.weights import LayerScales, read_weights
 from thresher.evaluation.lineup import dense_of
 from thresher.evaluation.rivals import Arrays, make_onnx, make_onnx_int8, make_openvino, make_openvino_int8
-from thresher.exporting.folder import takes_types, write_graph, write_openvino
+from thresher.exporting.folder import form_for, takes_types, write_graph, write_openvino
 from thresher.models.checkpoint import load
 from thresher.models.heads import head_of
 from thresher.models.plan import PruningPlan, plan_of
@@ -117,18 +117,19 @@ class Subject:
         return int8 if dtype == "int8" else fp32
 
     def ours(self, kind: str, runtime: str, dtype: str, *, one: bool) -> Path:
-        """Our graph, pruned or dense."""
+        """Our graph: pruned, dense, or plain, which is pruned without idle rows."""
         file = self.work / f"{kind}-{runtime}-{dtype}-{'one' if one else 'batch'}.{SUFFIX[runtime]}"
         if not file.exists():
-            plan = self.plan if kind == "pruned" else PruningPlan.dense(self.plan.layers, reads=self.plan.reads)
+            plan = PruningPlan.dense(self.plan.layers, reads=self.plan.reads) if kind == "dense" else self.plan
             form = Form(types=self.types, one=one, kept=True)
+            form = form if kind == "plain" else form_for(runtime, form, plan)
             scales = self.scales if dtype == "int8" else []
             write = write_graph if runtime == "onnxruntime" else write_openvino
             write(build_model(self.weights, plan, form=form, scales=scales), file)
         return file
 
     def graph(self, kind: str, runtime: str, dtype: str, *, one: bool = True) -> Spec:
-        """stock, pruned or dense as a contender."""
+        """stock, pruned, plain or dense as a contender."""
         file = self.stock(runtime, dtype) if kind == "stock" else self.ours(kind, runtime, dtype, one=one)
         return {"file": str(file), "threads": self.threads}
 
@@ -143,4 +144,6 @@ class Subject:
         found = {kind: self.graph(kind, runtime, dtype, one=one) for kind in ("stock", "pruned", "dense")}
         if one and runtime == "onnxruntime":
             found |= {f"engine {backend}": self.engine(backend, dtype) for backend in ("cpu", "onnx")}
+        if one and runtime == "openvino":
+            found["plain"] = self.graph("plain", runtime, dtype)
         return found

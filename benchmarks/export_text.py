@@ -24,7 +24,7 @@ from export_turns import Spec, cores_of_others, started, turns, write_batches
 from measuring import HERE, keep_rows, made_by, shown, spread
 
 from thresher.hardware import native_bf16_on_cpu
-from thresher.jobs.quiet import quiet_libraries
+from thresher.quiet import quiet_libraries
 
 FILE = HERE / "export" / "one_text.jsonl"
 RIVALS = tuple(f"{runtime} {dtype}, dense" for runtime in ("onnxruntime", "openvino") for dtype in ("fp32", "int8"))

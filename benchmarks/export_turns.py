@@ -90,15 +90,15 @@ def cores_of_others(work: Callable[[], Any], contenders: Sequence[Contender]) ->
     """What the work gives, and how many cores the rest of the machine used meanwhile, on average; None where the system
     does not say."""
     pids = [os.getpid(), *(one.process.pid for one in contenders)]
-    before, began = _busy(pids), time.perf_counter()
+    before, began = busy_seconds(pids), time.perf_counter()
     found = work()
-    after, seconds = _busy(pids), time.perf_counter() - began
+    after, seconds = busy_seconds(pids), time.perf_counter() - began
     if before is None or after is None:
         return found, None
     return found, round(max(0.0, after - before) / seconds, 3)
 
 
-def _busy(pids: Sequence[int]) -> float | None:
+def busy_seconds(pids: Sequence[int]) -> float | None:
     """Seconds that cores were busy, or held by another machine on the same host, beside these processes."""
     if not sys.platform.startswith("linux"):
         return None

@@ -1,10 +1,11 @@
-"""Shapes of ModernBERT-base, DeBERTa-v3-base, NomicBERT and RoBERTa-base with random weights: the stock model, padded,
-against our engine, dense and pruned to half the FLOPs.
+"""Shapes of ModernBERT-base, DeBERTa-v3-base, NomicBERT and RoBERTa-base with random weights: our engine, dense and
+pruned to half the FLOPs, against the stock model, padded, and against the same model without padding in plain torch.
 
     python benchmarks/families.py [--device cuda] [--shapes modernbert,deberta-v3] [--dtype bf16] [--rounds 3]
 
 Thresholds are set by the shares that layers keep, so the rows are of speed and say nothing of quality. Where a way of
-computing does not know a family, the row says so in its own words.
+computing does not know a family, the row says so in its own words. Padded batches hold texts of like length. On a GPU
+the unpadded rival attends with torch's kernel for runs of many lengths, windows included.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from thresher.engine.executor import Executor
 from thresher.engine.packed import PackedExecutor
 from thresher.engine.weights import Weights, read_weights
 from thresher.errors import ModelError
+from thresher.evaluation.unpadded import UnpaddedDense
 from thresher.records import append_record
 from thresher.tokenizing.tokens import Tokens
 
@@ -42,6 +44,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 WORDS = 30_000  # the table of words is no part of what is measured
 LENGTHS = {"qnli": (50, 20, 10, 128), "512 tokens": (512, 0, 512, 512)}  # mean, spread, shortest, longest
 HALF = 0.5
+GPU_TOKENS = 32_768  # of a batch, as the engine packs them
+PADDED = 128  # texts of a padded batch
 
 
 def model_of(shape: str) -> Any:
@@ -62,15 +66,20 @@ def texts_of(name: str, count: int) -> list[list[int]]:
 
 
 def stock_way(model: Any, texts: list[list[int]], *, device: str, dtype: torch.dtype) -> Callable[[], object]:
-    """The stock model with the attention that it takes by itself, on one padded batch."""
-    model = model.to(device, dtype)
-    longest = max(map(len, texts))
-    ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
-    mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts], device=device)
+    """The stock model with the attention that it takes by itself, on padded batches of texts of like length."""
+    model, texts = model.to(device, dtype), sorted(texts, key=len)
+    batches = []
+    for first in range(0, len(texts), PADDED):
+        part = texts[first : first + PADDED]
+        longest = max(map(len, part))
+        ids = torch.tensor([text + [0] * (longest - len(text)) for text in part], device=device)
+        mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in part], device=device)
+        batches.append((ids, mask))
 
     @torch.inference_mode()
     def run() -> object:
-        return model(input_ids=ids, attention_mask=mask).logits.float().cpu()
+        found = [model(input_ids=ids, attention_mask=mask).logits for ids, mask in batches]
+        return torch.cat(found).float().cpu()
 
     return run
 
@@ -96,16 +105,23 @@ def per_round(run: Callable[[], object], rounds: int) -> float:
 
 
 def measured(shape: str, lengths: str, options: argparse.Namespace) -> list[Row]:
-    model, texts = model_of(shape), texts_of(lengths, options.texts)
+    count = options.texts or (32 if options.device == "cpu" else GPU_TOKENS // LENGTHS[lengths][0])
+    model, texts = model_of(shape), texts_of(lengths, count)
     weights = read_weights(model)
     tokens, choice = Tokens.of(texts, None), Choice(options.device, options.device, options.dtype, "asked for")
     about = {"shape": shape, "lengths": lengths, "texts": len(texts), "tokens": tokens.total, "dtype": options.dtype}
     rows: list[Row] = []
 
-    def add(name: str, run: Callable[[], object], **more: Any) -> None:
+    def add(name: str, run: Callable[[], object], *, macs: float | None = None, **more: Any) -> None:
         seconds = per_round(run, options.rounds)
         rows.append({**about, "engine": name, "texts_per_second": len(texts) / seconds, **more})
-        print({key: rows[-1][key] for key in ("shape", "lengths", "engine", "texts_per_second")}, flush=True)
+        if macs is not None:
+            rows[-1] |= {"relative_flops": macs / dense, "teraflops_per_second": 2e-12 * macs / seconds}
+        print({key: value for key, value in rows[-1].items() if key not in ("texts", "tokens", "dtype")}, flush=True)
+
+    def refused(name: str, error: Exception) -> None:
+        rows.append({**about, "engine": name, "refused": str(error)})
+        print(rows[-1]["refused"], flush=True)
 
     plans = {
         "dense": PruningPlan.dense(weights.shape.layers),
@@ -116,16 +132,26 @@ def measured(shape: str, lengths: str, options: argparse.Namespace) -> list[Row]
         try:
             executor: Executor = choice.build(weights, plan)
         except ModelError as error:
-            rows.append({**about, "engine": f"thresher {name}", "refused": str(error)})
-            print(rows[-1]["refused"], flush=True)
+            refused(f"thresher {name}", error)
             continue
         kept = executor.compute(tokens).kept
         macs = float(engine_macs(weights.shape, _counts(texts, weights)[0], kept, alone=plan.alone).sum())
         packed = executor.pack(tokens)
-        add(f"thresher {name}", lambda made=executor, batch=packed: made.run(batch), relative_flops=macs / dense)
+        add(f"thresher {name}", lambda made=executor, batch=packed: made.run(batch), macs=macs)
     kind = {"fp32": torch.float32, "fp16": torch.float16}.get(options.dtype, torch.bfloat16)
-    add("stock, padded", stock_way(model, texts, device=options.device, dtype=kind))
+    try:
+        rival = UnpaddedDense(weights, dtype=options.dtype, device=options.device)
+    except ModelError as error:
+        refused("unpadded, plain torch", error)
+    else:
+        given = rival.pack(texts)
+        add("unpadded, plain torch", lambda: rival.run(given), attention=rival.attention)
+    add("stock, padded", stock_way(model, texts, device=options.device, dtype=kind), attention=attention_of(model))
     return rows
+
+
+def attention_of(model: Any) -> str:
+    return str(model.config._attn_implementation)
 
 
 def _counts(texts: list[list[int]], weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
@@ -138,11 +164,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", help="bf16 on a CPU and fp16 on a GPU if not given")
     parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--texts", type=int, help="32 on a CPU and 256 on a GPU if not given")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--texts", type=int, help="32 on a CPU and as many as a batch holds on a GPU if not given")
+    parser.add_argument("--rounds", type=int, help="3 on a CPU and 20 on a GPU if not given")
     options = parser.parse_args()
     options.dtype = options.dtype or ("bf16" if options.device == "cpu" else "fp16")
-    options.texts = options.texts or (32 if options.device == "cpu" else 256)
+    options.rounds = options.rounds or (3 if options.device == "cpu" else 20)
     file = (RESULTS if options.device == "cpu" else HERE / "gpu") / "families.jsonl"
     for shape in options.shapes.split(","):
         for lengths in LENGTHS:

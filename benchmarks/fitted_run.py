@@ -23,9 +23,9 @@ from thresher.core.plan import PruningPlan
 from thresher.engine.backends.reference import Reference
 from thresher.engine.packed import PackedExecutor
 from thresher.engine.weights import read_weights
-from thresher.jobs.quiet import quiet_libraries
 from thresher.models.attach import gates_of, prune_
 from thresher.models.checkpoint import has_head, load_dense, save
+from thresher.quiet import quiet_libraries
 from thresher.tasks.encode import usable_positions
 
 SKIPPED = ("label", "idx", "id", "_id", "source", "group")  # strings of a row that are no text

@@ -35,9 +35,9 @@ from thresher.evaluation.alone import alone, peak_memory
 from thresher.evaluation.contenders import Spec, build
 from thresher.evaluation.rivals import make_onnx, make_onnx_int8, padded
 from thresher.evaluation.speed import race
-from thresher.jobs.quiet import quiet_libraries
 from thresher.models.attach import encoder_shape, gates_of, prune_
 from thresher.models.checkpoint import load_dense, save
+from thresher.quiet import quiet_libraries
 from thresher.records import append_record
 from thresher.tasks.encode import Encoded
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from thresher.config import trained_length
-from thresher.jobs.quiet import quiet_libraries
 from thresher.jobs.rows import load_test_rows
 from thresher.models.checkpoint import Checkpoint, load, read_manifest
+from thresher.quiet import quiet_libraries
 from thresher.records import provenance, write_text
 from thresher.tasks import Example, Task
 from thresher.tasks.encode import EncodedSet, encode, usable_positions

@@ -60,10 +60,8 @@ def whole_table(record: Row) -> str:
         memory = "-" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}"
         lines.append(f"| {full_name(row)} | {row['texts_per_s']:.1f} | {ratios} | {times} | {quality} | {memory} |")
     verdict = record["verdict"]
-    said = (
-        f"Pruned against dense in {verdict['dtype']}: {verdict['speedup']:.2f}x, {100 * verdict['share']:.0f}% of the"
-    )
-    return "\n".join([*lines, "", f"{said} {verdict['flops_ratio']:.2f}x fewer FLOPs that the engine computes."])
+    said = f"Pruned is {verdict['speedup']:.2f}x faster than dense in {verdict['dtype']}"
+    return "\n".join([*lines, "", f"{said}; the engine computes {verdict['flops_ratio']:.2f}x fewer FLOPs."])
 
 
 def front_table(records: list[Row]) -> str:

@@ -43,10 +43,10 @@ from torch import Tensor
 from thresher.core.cost import EncoderShape, engine_relative_flops
 from thresher.engine.engine import Engine
 from thresher.hardware import native_bf16_on_cpu
-from thresher.jobs.quiet import quiet_libraries
 from thresher.jobs.rows import load_test_rows
 from thresher.models.attach import encoder_shape
 from thresher.models.checkpoint import load, load_dense, read_manifest
+from thresher.quiet import quiet_libraries
 from thresher.tasks import Example
 from thresher.tasks.encode import Encoded, collate
 

@@ -14,7 +14,7 @@ import pytest
 PACKAGE = "thresher"
 SOURCE = Path(__file__).resolve().parents[1] / "src" / PACKAGE
 
-OPEN_TO_ALL = {"config", "errors", "hardware", "interruption", "methods", "records", "text", "workplace"}
+OPEN_TO_ALL = {"config", "errors", "hardware", "interruption", "methods", "quiet", "records", "text", "workplace"}
 MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "errors": set(),
@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hardware": set(),
     "interruption": set(),
     "methods": set(),
+    "quiet": set(),
     "text": set(),
     "workplace": set(),
     "tokenizing": set(),

@@ -117,6 +117,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)  # fifteen programs, one after the other: an hour where the machine is very busy
 def test_pages_to_the_letter(fresh: Environment, desk: Path) -> None:
     """README and then the quickstart; a command that both have is given once, for its run would be there already."""
     given: set[str] = set()

@@ -6,7 +6,7 @@ Columns (what keys receive): keys or queries as rows of a tile, all queries or l
 """
 # mypy: disable-error-code="no-untyped-def"
 
-from thresher.engine.kernels.attention import _store_context, tile
+from thresher.engine.kernels.logits import store_context, tile
 from thresher.engine.kernels.toolchain import INTERPRETED, begin, dot, jit, tl
 
 
@@ -111,7 +111,7 @@ def forward(
         sums = tl.max(total, 1)
     else:
         sums = total
-    _store_context(context + head * WIDTH, rows, live, attended / sums[:, None], ROW // 3, WIDTH, WIDTH)
+    store_context(context + head * WIDTH, rows, live, attended / sums[:, None], ROW // 3, WIDTH, WIDTH)
     if log_sum_exp is not None:
         tl.store(log_sum_exp + head * capacity + rows, peak + tl.log2(sums), mask=live)
 

@@ -126,7 +126,7 @@ def growth(setting: Setting) -> None:
 
 
 KINDS = {
-    "attention": ("_whole_runs", "_long_runs", "_received_in_long_runs", "_first_tokens", "flash", "fmha"),
+    "attention": ("_whole_runs", "long_runs", "received_in_long_runs", "_first_tokens", "flash", "fmha"),
     "prune": ("_decide", "_compact"),
     "add_norm": ("_add_norm",),
     "embed": ("_embed",),

@@ -1,12 +1,17 @@
 """benchmarks/export.py on a tiny run: one record for every point, and no place of the machine in it."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import export
+import export_browser
 import export_exact
+import export_page
 import export_subject
 import export_text
 import export_turns
+import in_chromium
 import numpy as np
 import pytest
 from measuring import read_rows
@@ -87,7 +92,43 @@ def test_a_whole_file_is_compared(run: Path, tmp_path: Path, capsys: pytest.Capt
     export_exact.main(f"--run {run} --texts {texts} --out {out}".split())
     (row,) = read_rows(out)
     assert row["rows"] == 40 and row["largest_difference"] <= 1e-5 and row["at_a_threshold"] == 0
-    assert "40 texts: within" in capsys.readouterr().out and str(tmp_path) not in out.read_text()
+    assert "40 texts: largest_difference" in capsys.readouterr().out and str(tmp_path) not in out.read_text()
+
+
+def test_a_file_in_parts_and_in_int8(run: Path, tmp_path: Path) -> None:
+    """A file in two parts has two records; in int8 the scales are the run's own."""
+    texts, out = tmp_path / "texts.jsonl", tmp_path / "exactness.jsonl"
+    texts.write_text('{"text": "good film and bad plot"}\n{"text": "bad"}\n' * 20, encoding="utf-8")
+    for part in ("--rows 30", "--skip 30"):
+        export_exact.main(f"--run {run} --texts {texts} {part} --out {out}".split())
+    assert [(row["skipped"], row["rows"]) for row in read_rows(out)] == [(0, 30), (30, 10)]
+    (found,) = export_page.whole_files(read_rows(out))
+    assert len(found) == 2 and "| 40 |" in export_page.exactness(read_rows(out))
+    quantized, out8 = tmp_path / "int8", tmp_path / "int8.jsonl"
+    shutil.copytree(run, quantized)
+    subject = export_subject.Subject(run, texts, tmp_path / "work", 1)
+    shutil.copy(subject.scales_file, quantized)
+    export_exact.main(f"--run {quantized} --texts {texts} --int8 --out {out8}".split())
+    (row,) = read_rows(out8)
+    assert row["same_counts_alone"] == row["same_label_alone"] == 1 and row["same_label_as_the_engine"] >= 0.99
+    assert "| 40 | 100.00% |" in export_page.exactness_int8([row])
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.skipif(in_chromium.browser() is None, reason="no headless Chromium; apt-get install it")
+@pytest.mark.skipif(shutil.which("npm") is None, reason="no npm to fetch onnxruntime-web with")
+def test_graphs_take_turns_in_a_page(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_subject.Subject, "stock", lambda self, *way: self.ours("dense", *way, one=True))
+    texts, out = tmp_path / "texts.jsonl", tmp_path / "results.jsonl"
+    texts.write_text('{"text": "good film and bad plot"}\n' * 9, encoding="utf-8")
+    try:
+        export_browser.main(f"--run {run} --texts {texts} --tokens 12 --rounds 2 --dtypes fp32 --out {out}".split())
+    except subprocess.CalledProcessError as why:
+        pytest.skip(f"npm cannot fetch the packages here: {why}")
+    (row,) = read_rows(out)
+    assert FIELDS <= set(row) and (row["runtime"], row["batch"], row["tokens"]) == ("onnxruntime-web", 1, 12)
+    assert 0 < row["relative_flops"] < 1 and row["pruned_over_stock"] > 0 and str(tmp_path) not in out.read_text()
 
 
 def test_one_text_through_every_contender(

@@ -1,17 +1,15 @@
 """examples/browser in headless Chromium: the exported run answers there as in the engine, from local files alone."""
 
-import importlib.util
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
+from in_chromium import browser, prepare, reported, served
 
 import thresher
-from tests.browser.serving import browser, reported, served
 from tests.engine.graphs.running import gated
 from tests.models.families import LAYERS
 from tests.models.sentences import TEXTS, WORDS
@@ -26,14 +24,6 @@ pytestmark = [
     pytest.mark.skipif(browser() is None, reason="no headless Chromium; apt-get install chromium-headless-shell"),
     pytest.mark.skipif(shutil.which("npm") is None, reason="no npm to fetch onnxruntime-web with"),
 ]
-
-
-def prepare() -> Any:
-    found = importlib.util.spec_from_file_location("prepare", EXAMPLE / "prepare.py")
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

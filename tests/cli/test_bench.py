@@ -16,7 +16,8 @@ from tests.cli import tiny
 from tests.cli.bad.case import three_classes
 from tests.cli.conftest import Stock
 from thresher import hardware
-from thresher.cli.bench import _table
+from thresher.cli.bench import _legend, _table
+from thresher.cli.output import SAME
 from thresher.engine import choose
 from thresher.evaluation import contenders, lineup
 from thresher.evaluation.contenders import COMPILED, Contender, Spec
@@ -120,19 +121,26 @@ def test_bench_says_whether_pruning_pays_in_a_table_that_fits(finished: Path, st
     assert "…" not in found.out and "packed" not in found.out
 
 
-def test_the_widest_table_fits_80_columns() -> None:
+@pytest.mark.parametrize("means", ["classes", "embedding"])
+def test_the_widest_table_fits_80_columns(means: str) -> None:
+    """Every row that there is on a CPU, with the largest numbers, and what stands below it."""
     numbers = {"texts_per_s": 88733.4, "ratio_hugging_face": 12.34, "ratio_best_rival": 12.34, "latency_ms_p50": 123.4}
     more = {"quality": 0.93432, "agreement": 1.0, "relative_flops": 0.5, "peak_mib": 12345.6, "latency_ms_p95": 1.0}
+    groups = lineup.rows_of(lineup.parse_engines(None, means=means), means=means)
     rows = [
-        {"engine": engine, "dtype": dtype, "mode": mode, **numbers, **more}
-        for engine, dtype, mode in (("onnxruntime, sorted", "int8", None), ("thresher pruned", "int8-static", None))
+        {"engine": engine, "dtype": group.dtype, "mode": group.mode, **numbers, **more}
+        for group in groups
+        for engine in group.names
     ]
     result = {"texts": 512, "mean_length": 54.25, "batch_size": 32, "threads": 2, "device_type": "cpu", "missing": []}
     screen = Console(file=io.StringIO(), width=80)
     screen.print(_table({**result, "rows": rows}))
     said = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "onnxruntime sorted" in said and "int8-static" in said and "88733" in said and "12346" in said
-    assert "…" not in said and max(map(len, said.splitlines())) <= 80
+    assert "…" not in said and said.count("88733") == len(rows) >= 30
+    for same in SAME:
+        legend = _legend({**result, "rows": rows, "means": same})
+        assert max(map(len, (said + legend).splitlines())) <= 80, legend
 
 
 def test_bench_without_our_engine_gives_no_verdict(finished: Path, stock: Stock) -> None:

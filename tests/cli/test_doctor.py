@@ -93,6 +93,8 @@ def test_families_say_what_is_supported_where() -> None:
     modern = by_type["modernbert"]
     assert modern["features"] == ["attention windows", "gated feed-forward", "pre-norm", "rotary positions"]
     assert modern["missing"]["reference"] == modern["missing"]["cpu"] == []
-    assert by_type["deberta-v2"]["missing"]["export"] == []
+    deberta = by_type["deberta-v2"]["missing"]
+    assert deberta["export"] == deberta["cuda"] == modern["missing"]["cuda"] == []
+    assert deberta["unpadded rival"] == ["convolution", "disentangled positions"]
     said = " ".join(tiny.succeeds("doctor --families").out.split())
     assert "modernbert: attention windows, gated feed-forward, pre-norm, rotary positions" in said

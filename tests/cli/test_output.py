@@ -72,9 +72,10 @@ def test_ascii_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     console = output.console(as_json=False)
     console.print(layers_table({"mean_length": 8.0, "kept_per_layer": [8.0, 4.0]}))
     console.print("schön", markup=False)
+    console.print("film₃", markup=False)
     fail("schön", code=1)
     written = sys.stdout.inner.getvalue()  # type: ignore[attr-defined]
-    assert b"#" * 12 in written and b"sch\\xf6n" in written
+    assert b"#" * 12 in written and b"sch\\xf6n" in written and b"film_3" in written
     assert sys.stderr.inner.getvalue() == b"error: sch\\xf6n\n"  # type: ignore[attr-defined]
 
 

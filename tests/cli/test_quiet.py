@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import transformers
 
+import thresher
 from tests.cli import tiny
 from tests.cli.conftest import Stock
-from thresher.jobs.quiet import FOR_CHILDREN
+from thresher.quiet import FOR_CHILDREN, quiet
 
 WORDS = r"Loading weights|Writing model|LOAD REPORT|newly initialized|it/s\]"
 
@@ -43,6 +44,33 @@ def test_a_command_is_quiet_and_leaves_the_libraries_as_they_were(
     assert done.err == "" and not re.search(WORDS, done.out)
     assert state() == before
     assert tiny.thresher("explain {run} ' '", run=finished).code == 1 and state() == before
+
+
+def test_python_is_quiet_too(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Opening and saving a run shows no bars of transformers, whose own calls show them as before."""
+    monkeypatch.setattr(transformers.utils.logging, "_tqdm_active", True)
+    monkeypatch.setattr("huggingface_hub.utils.enable_progress_bars", lambda: None)
+    thresher.Engine.load(finished)
+    run = thresher.load(finished)
+    thresher.save(run.model, run.tokenizer, tmp_path / "again")
+    assert capfd.readouterr() == ("", "")
+    transformers.AutoModelForSequenceClassification.from_pretrained(finished)
+    assert re.search(WORDS, capfd.readouterr().err)
+
+
+def test_the_last_thread_out_brings_the_settings_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers.utils.logging, "_tqdm_active", True)
+    monkeypatch.setattr("huggingface_hub.utils.enable_progress_bars", lambda: None)
+    before = state()
+    first, second = quiet(), quiet()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not transformers.logging.is_progress_bar_enabled()
+    second.__exit__(None, None, None)
+    assert state() == before
 
 
 @pytest.mark.slow

@@ -43,7 +43,9 @@ def test_from_own_rows_to_answers(tmp_path: Path, kind: str) -> None:
     assert again["pruned"]["metrics"] == pytest.approx(quality["pruned"]["metrics"])
     assert again["dense"]["metrics"] == pytest.approx(quality["dense"]["metrics"])
     table = tiny.succeeds("eval {run} --test {test} --device cpu", run=run, test=train)
-    assert "f1" in table.out + table.err
+    whole = table.out + table.err  # in 80 columns
+    wanted = ("hasans_f1", "noans_f1", "null_threshold") if kind == "answers" else ("precision", "recall")
+    assert all(name in whole for name in ("f1", "score", *wanted))
     texts = '"the film" "a good film"' if kind == "answers" else '"a good film"'
     shown = tiny.succeeds(f"explain {{run}} {texts} --json", run=run).json()
     assert ("answer" in shown) == (kind == "answers") and ("entities" in shown) == (kind == "tags")
@@ -55,9 +57,10 @@ def test_from_own_rows_to_answers(tmp_path: Path, kind: str) -> None:
 def test_score_and_bench(tmp_path: Path) -> None:
     model = tiny.save_model(tmp_path / "model", tiny.config(), head=False)
     train, run = tiny.write_rows(tmp_path / "train.jsonl", question_rows(60)), tmp_path / "run"
-    tiny.succeeds(
+    done = tiny.succeeds(
         f"prune {{model}} --train {{train}} --answers --out {{out}} {STEPS}", model=model, train=train, out=run
     )
+    assert '"a question" "its context"' in " ".join(done.out.split())
     out = tmp_path / "answers.jsonl"
     call = "score {run} {rows} --out {out} --text-column question --pair-column context --device cpu"
     tiny.succeeds(call, run=run, rows=train, out=out)

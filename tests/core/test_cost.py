@@ -12,6 +12,7 @@ from thresher.core.cost import (
     engine_macs,
     flops,
     paper_macs,
+    relative_bit_operations,
     relative_flops,
     tokens_seen,
 )
@@ -186,3 +187,20 @@ def test_a_shape_follows_from_the_layers() -> None:
     assert EncoderShape.of([layer()] * 3) == EncoderShape(layers=3, width=8, ffn_width=16)
     mixed = EncoderShape.of([layer(gated=True), layer(gated=True, window=64)])
     assert mixed.gated and mixed.reach == (None, 129)
+
+
+def test_bit_operations_by_hand() -> None:
+    """One layer, four tokens that all stay: 2 x 2 x 4 x 4 = 64 products inside attention, 4 x 2 x 2 x 4 + 2 x 2 x 3 x 4
+    = 112 with weights. In 8 bits these cost a quarter, and those in attention what they cost before."""
+    shape, lengths, kept = EncoderShape(layers=1, width=2, ffn_width=3), torch.tensor([4]), torch.tensor([[4]])
+    assert relative_bit_operations(shape, lengths, kept, bits=16) == 1.0
+    assert relative_bit_operations(shape, lengths, kept, bits=8) == pytest.approx((64 + 112 / 4) / 176)
+
+
+@given(kept_counts())
+def test_in_16_bits_operations_are_flops(case: tuple[EncoderShape, Tensor, Tensor]) -> None:
+    shape, lengths, kept = case
+    flops_left = float(relative_flops(shape, lengths, kept))
+    assert relative_bit_operations(shape, lengths, kept, bits=16) == pytest.approx(flops_left, rel=1e-5)
+    eight = relative_bit_operations(shape, lengths, kept, bits=8)
+    assert flops_left / 4 * (1 - 1e-5) <= eight <= flops_left * (1 + 1e-5)

@@ -241,6 +241,7 @@ def test_without_a_rescue_nothing_changes_where_a_token_is_protected() -> None:
 
 def test_shares_by_hand() -> None:
     assert falling_shares(3.0, 2.0, layers=6) == [1.0, 1.0, 0.5, 0.0, 0.0, 0.0]
+    assert falling_shares(3.0, 2.0, layers=6, collapse_last=False, floor=0.1) == [1.0, 1.0, 0.5, 0.1, 0.1, 0.1]
     assert falling_shares(3.5, 1.0, layers=6) == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     assert falling_shares(2.5, 5.0, layers=6) == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0, 0.0])
     assert falling_shares(99.0, 4.0, layers=3) == [1.0, 1.0, 0.0], "the last layer keeps protected tokens only"

@@ -65,6 +65,7 @@ def engine_for(means: str, **options: Any) -> Engine:
 
 
 HARD = [
+    "e\u0301te\u0301 \u0939\u093f\u0928\u094d\u0926\u0940 \u0e17\u0e35\u0e48 \U0001f1eb\U0001f1f7\U0001f1e9\U0001f1ea",
     "ab\tcd  ef\n\ngh",
     "caf\u0065\u0301 na\u00efve \U0001f469\u200d\U0001f4bb \u05e9\u05dc\u05d5\u05dd \u4f60\u597d x",
     "\U0001f1eb\U0001f1f7 flags \U0001f3f3\ufe0f\u200d\U0001f308 and words",
@@ -88,6 +89,35 @@ def test_an_entity_is_exactly_its_characters(text: str) -> None:
     for entity in found.entities:
         assert entity.text == text[entity.start : entity.end] and entity.label in ("PER", "LOC")
         assert 0 < entity.score <= 1
+
+
+def letters_tokenizer() -> Any:
+    """Every character is a token, marks and white space among them, as in byte-level tokenizers."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    inner = Tokenizer(models.WordLevel({word: index for index, word in enumerate(SPECIAL)}, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    inner.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names: Any = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=inner, **names, model_input_names=["input_ids", "attention_mask"])
+
+
+@pytest.mark.parametrize("means", ["span", "tags"])
+def test_no_span_cuts_what_the_eye_takes_for_one_character(means: str) -> None:
+    regex = pytest.importorskip("regex")
+    engine = Engine.from_model(model_for(means), letters_tokenizer(), device="cpu", dtype="fp32")
+    for text in HARD:
+        whole = {found.start() for found in regex.finditer(r"\X", text)} | {len(text)}
+        if means == "span":
+            found = engine.answer("?", text, null_threshold=math.inf)
+            places = [(span.start, span.end) for span in found.best]
+            assert len(set(places)) == len(places), "the same characters are one answer"
+            assert sum(span.probability for span in found.best) <= 1 + 1e-9
+        else:
+            places = [(entity.start, entity.end) for entity in engine.tag([text])[0].entities]
+        assert places and {place for span in places for place in span} <= whole
+        assert all(text[slice(*span)].strip() in (text[slice(*span)], "") for span in places)
 
 
 def stock_best(model: Any, question: str, context: str) -> tuple[int, int]:

@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
 
 from tests.engine.makers import engine_with, reference  # noqa: E402
 from tests.models.families import (  # noqa: E402
-    BERT_LIKE,
+    FAMILIES,
     LAYERS,
     POSITIONS,
     SEPARATOR,
@@ -36,7 +36,6 @@ from thresher.models.plan import plan_of  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MODES = ("sync", "graph")
-EXECUTED = (*BERT_LIKE, "nomic_bert", "gte")
 MIXED = (11, 1, 33, 3)  # one past a tile
 SHORT = (11, 7, 16)
 
@@ -72,7 +71,7 @@ def assert_same(found: Output, expected: Output) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", EXECUTED)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_agrees_with_the_reference(name: str, mode: str) -> None:
     model = pruned(name)
     ids = texts(model)
@@ -83,7 +82,7 @@ def test_agrees_with_the_reference(name: str, mode: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", EXECUTED)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_by_value_every_family_agrees_with_the_reference(name: str, mode: str) -> None:
     model = pruned(name, score="value")
     ids = texts(model)
@@ -297,7 +296,7 @@ def test_half_precision_in_the_interpreter(mode: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", EXECUTED)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_half_precision(name: str, mode: str, dtype: str) -> None:
     half_precision_is_as_exact_as_plain_torch(name, mode, dtype)
 
@@ -361,14 +360,3 @@ def test_another_plan_for_the_same_matrices() -> None:
         gates_of(model).set_thresholds(thresholds)
         assert other.model is engine.model
         assert torch.equal(other.compute(ids).kept, expected_of(model, ids).kept)
-
-
-@pytest.mark.parametrize(
-    ("name", "lacks"),
-    [("modernbert", "attention windows and pre-norm"), ("deberta-v2", "disentangled positions")],
-)
-def test_other_families_are_refused_by_what_they_have(name: str, lacks: str) -> None:
-    with pytest.raises(
-        ModelError, match=f"the cuda backend cannot compute layers with {lacks} yet; use device = 'cpu'"
-    ):
-        executor(pruned(name), "sync")

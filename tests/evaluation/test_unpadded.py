@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.models.families import BERT_LIKE, LENGTHS, one, ragged, tiny_model
+from tests.models.families import FAMILIES, LENGTHS, one, ragged, tiny_model
 from thresher.engine.weights import read_weights
 from thresher.evaluation.unpadded import UnpaddedDense
 
@@ -18,7 +18,7 @@ def texts(inputs: dict[str, Tensor]) -> list[list[int]]:
     return [one(inputs, row)["input_ids"][0].tolist() for row in range(len(LENGTHS))]
 
 
-@pytest.mark.parametrize("family", BERT_LIKE)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "deberta-v2"])
 def test_it_agrees_with_hugging_face(family: str) -> None:
     model = tiny_model(family).float()
     inputs = ragged(model)
@@ -62,7 +62,7 @@ def test_runs_are_handed_over_as_torch_wants_them() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", list(HALF))
-@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "nomic_bert", "modernbert"])
 def test_it_agrees_on_the_device(family: str, dtype: str) -> None:
     """Its error is no more than twice that of Hugging Face in the same arithmetic."""
     model = tiny_model(family).float()
@@ -73,6 +73,7 @@ def test_it_agrees_on_the_device(family: str, dtype: str) -> None:
         there = {name: value.cuda() for name, value in inputs.items()}
         stock = model.to("cuda", HALF[dtype])(**there).logits.float().cpu()
     rival = UnpaddedDense(weights, dtype=dtype, device="cuda")
-    assert (rival.attention == "torch.nn.attention.varlen") == (family != "mpnet")
+    if "knows no windows" not in rival.attention:  # as in older versions of torch
+        assert (rival.attention == "torch.nn.attention.varlen") == (family != "mpnet")
     error = (rival.logits(texts(inputs)) - exact).abs().mean()
     assert error <= 2 * (stock - exact).abs().mean() + 1e-2

@@ -90,7 +90,7 @@ def test_the_configurations_ask_for_what_the_pages_promise() -> None:
     config = read_config(EXPERIMENTS / "squad")
     found = squad.keys(config)
     assert [key["seed"] for key in found[:3]] == [0, 1, 2] and {key["method"] for key in found[:3]} == {"thresher"}
-    assert sum(key["method"] == "dense" for key in found) == 3 and len(found) == 3 * 8 + 3 + 2
+    assert sum(key["method"] == "dense" for key in found) == 3 and len(found) == 3 * 8 + 3 + 3
     rivals = {"ltp", "manual", "spatten", "random", "lat"}
     assert {key["method"] for key in found} == {"thresher", "dense", *rivals, *TRIES}
     assert all(key["target"] == config["targets"][0] for key in found if key["method"] in TRIES)
@@ -113,12 +113,14 @@ def record(method: str, seed: int, f1: float, flops: float, **more: Any) -> dict
 
 def test_pages(tmp_path: Path) -> None:
     rows = [record("thresher", 0, 0.7, 0.5), record("thresher", 1, 0.72, 0.5), record("dense", 0, 0.73, 1.0)]
-    marks = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("summary", "means", "figure", "table"))
+    rows.append(record("exits", 0, 0.704, 0.5))
+    marks = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("summary", "tries", "means", "figure", "table"))
     (tmp_path / "README.md").write_text(marks, encoding="utf-8")
     written = squad.publish(rows, tmp_path, {"models": ["m"]})
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "2.00x fewer FLOPs, mean of 2 seeds: loses 1.00 points of F1 (1.00 with an answer, 1.00" in page
     assert "3.00 against the dense control trained as long" in page.replace("\n", " ")
+    assert "| exits | 0 | 2.00x | 2.00x | +0.40 | +0.40 | +0.40 |" in page
     assert "| thresher | 2.00x | 71.00 | 61.00 | 81.00 |" in page
     assert "| thresher | 0 | 2.00x | 71.00 -> 70.00 (-1.00) |" in page and any(p.suffix == ".svg" for p in written)
     tagged = [{**row, "sentences": 4, "words": 54.2} for row in rows]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,27 @@ def test_openvino_has_the_same_model(run: Path, quantized: Path, tmp_path: Path,
     assert result.file == out / "openvino_model.xml" and (out / "openvino_model.bin").is_file()
     assert not (out / "onnx").exists() and not list(out.glob("*.onnx")) and not list(out.glob("counting*"))
     assert [value.get_any_name() for value in openvino.Core().read_model(result.file).outputs] == ["logits"]
+
+
+def test_single_texts_have_rows_in_steps_in_openvino_alone(run: Path, tmp_path: Path) -> None:
+    """Where every token's state is read, and in onnxruntime, whose kernels do not ask for shapes, there are none."""
+    from thresher.core.plan import PruningPlan
+    from thresher.engine.graphs.build import Form
+    from thresher.exporting.folder import STEP, form_for
+
+    pytest.importorskip("openvino")
+    plan = PruningPlan(thresholds=(0.5, 0.5))
+    for runtime, form, reads, step in (
+        ("openvino", Form(one=True), "first", STEP),
+        ("openvino", Form(), "first", 1),
+        ("openvino", Form(one=True, passed=True), "first", 1),
+        ("openvino", Form(one=True), "mean", 1),
+        ("onnx", Form(one=True), "first", 1),
+    ):
+        assert form_for(runtime, form, replace(plan, reads=reads)).step == step
+    assert form_for("openvino", Form(one=True), PruningPlan.dense(2)).step == 1
+    result = thresher.export(run, out=tmp_path / "out", format="openvino", batch_one=True)
+    assert 'type="Pad"' in result.file.read_text() and result.checked.texts == 11
 
 
 def test_what_does_not_go_together(run: Path, tmp_path: Path) -> None:

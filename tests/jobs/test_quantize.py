@@ -38,16 +38,18 @@ def texts(count: int) -> list[tuple[list[int], list[int] | None]]:
 
 
 def made(run: Path, out: Path, **options: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {"calibration": texts(40), "source": "letters", "test": texts(70), "split": "test"}
+    checkpoint = load(run)
+    settings: dict[str, Any] = {"source": "letters", "test": texts(70), "split": "test", "calibrated_on": 40}
+    settings["scales"] = find_scales(checkpoint.model, texts(40))
     settings["score"] = lambda logits: {"score": float(logits.argmax(axis=1).mean())}
-    return write_quantized(run, out, load(run), task="letters", **{**settings, **options}).block()
+    return write_quantized(run, out, checkpoint, task="letters", **{**settings, **options}).block()
 
 
 def test_the_copy_is_whole_and_says_what_was_measured(run: Path, tmp_path: Path) -> None:
     computed: list[int] = []
     block = made(run, tmp_path / "new" / "out", on_texts=computed.append)
     out = tmp_path / "new" / "out"
-    assert sum(computed) == 40 + 3 * 70
+    assert sum(computed) == 3 * 70
     before, after = ({p.relative_to(f).as_posix() for p in f.rglob("*")} for f in (run, out))
     assert after == before | {SCALES}
     for name in before - {"thresher.json", "dense"}:
@@ -59,7 +61,9 @@ def test_the_copy_is_whole_and_says_what_was_measured(run: Path, tmp_path: Path)
     assert (quality["split"], quality["rows"]) == ("test", 70)
     assert quality["fp32"]["agreement"] == 1.0
     assert quality["agreement"] == quality["int8-static"]["agreement"] > 0.8
-    assert set(quality["int8"]) == {"metrics", "agreement", "kept"}
+    assert set(quality["int8"]) == {"metrics", "agreement", "kept", "relative_flops", "bit_operations"}
+    assert quality["fp32"]["bit_operations"] == pytest.approx(quality["fp32"]["relative_flops"])
+    assert 0.25 < quality["int8-static"]["bit_operations"] / quality["int8-static"]["relative_flops"] < 1
     assert [path.name for path in out.parent.iterdir()] == ["out"], "nothing temporary stays"
 
 
@@ -147,11 +151,11 @@ def test_refused_before_any_work(run: Path, tmp_path: Path, monkeypatch: pytest.
     prepare, error, says = REFUSED[case]
     source, out = prepare(run, tmp_path, monkeypatch)
     checkpoint = load(run)
-    monkeypatch.setattr(module, "find_scales", lambda *args, **options: pytest.fail("work was begun"))
+    monkeypatch.setattr(module, "measure_arithmetics", lambda *args, **options: pytest.fail("work was begun"))
     before = sorted(run.rglob("*"))
     with pytest.raises(error, match=says):
-        nothing: dict[str, Any] = {"task": "", "calibration": [], "source": "", "test": [], "split": "", "score": dict}
-        write_quantized(source, out, checkpoint, **nothing, overwrite=True)
+        nothing: dict[str, Any] = {"task": "", "source": "", "test": [], "split": "", "score": dict}
+        write_quantized(source, out, checkpoint, scales=[], calibrated_on=0, **nothing, overwrite=True)
     assert sorted(run.rglob("*")) == before and list(tmp_path.iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -115,13 +116,20 @@ def test_calibrate(made: tuple[str, Path, Any], tmp_path: Path) -> None:
 
 def test_bench(made: tuple[str, Path, Any]) -> None:
     means, run, result = made
-    found = thresher.bench(run, task=task(means, 64), rounds=1, batch_size=8, engines="hf,thresher", memory=False)
+    found = thresher.bench(
+        run, task=task(means, 64), rounds=1, batch_size=8, engines="hf,thresher,export", memory=False
+    )
     rows = {(row["engine"], row["dtype"]): row for row in found.rows}
     yardstick, pruned = rows["hugging face", "fp32"], rows["thresher pruned", "fp32"]
     assert yardstick["agreement"] == rows["hugging face, sorted", "fp32"]["agreement"] == 1.0
     assert rows["thresher dense", "fp32"]["agreement"] == 1.0, "the same windows, the same places"
     assert pruned["quality"] == pytest.approx(result.quality["test"]["pruned"].metrics["f1"], abs=0.02)
     assert pruned["relative_flops"] == pytest.approx(result.quality["test"]["pruned"].relative_flops, abs=1e-6)
+    if find_spec("onnxruntime") is not None:
+        exported = rows["thresher export pruned, onnxruntime", "fp32"]
+        assert rows["thresher export dense, onnxruntime", "fp32"]["agreement"] == 1.0, "its outputs lie in their places"
+        assert (exported["quality"], exported["agreement"]) == (pruned["quality"], pruned["agreement"])
+        assert exported["relative_flops"] == pytest.approx(pruned["relative_flops"], abs=1e-6)
     with pytest.raises(ConfigError, match="engine 'openvino' is not one of: hf, thresher"):
         thresher.bench(run, task=task(means, 64), engines="openvino")
     short = thresher.bench(run, task=task(means, 64), rows=5, rounds=1, engines="thresher", memory=False)

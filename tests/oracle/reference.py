@@ -28,6 +28,7 @@ from thresher.models.rules import TopShare
 
 FOLDER = Path(os.environ.get("THRESHER_ORACLE", Path(__file__).parents[3] / "shared" / "oracle"))
 SMALL = Path(__file__).parent / "cases"
+SHARED_LAYERS = 4
 THRESHOLDS = "roberta.thresher_gates.thresholds"
 
 
@@ -90,15 +91,22 @@ def load_cases() -> list[Case]:
 
 
 def small_cases() -> list[Case]:
-    """Of one model, whose float32 weights are exact in float64 too."""
-    weights = load(lzma.decompress((SMALL / "params.safetensors.xz").read_bytes()))
+    """Of one model, whose float32 weights are exact in float64 too; one case has four layers more on top."""
+    shared, deeper = (unpacked(SMALL / f"{name}.safetensors.xz") for name in ("params", "deeper"))
     found = []
     for path in sorted(SMALL.glob("*.json")):
-        io = load(lzma.decompress(path.with_suffix(".io.safetensors.xz").read_bytes()))
-        case = Case(path.stem, json.loads(path.read_text(encoding="utf-8")), weights, io)
-        case.params = {name: value.to(case.dtype) for name, value in weights.items()}
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        case = Case(path.stem, settings, {}, unpacked(path.with_suffix(".io.safetensors.xz")))
+        weights = {**shared, **deeper} if case.layers > SHARED_LAYERS else shared
+        case.params = {
+            name: value.to(case.dtype) for name, value in weights.items() if not (case.topk and "pruner" in name)
+        }
         found.append(case)
     return found
+
+
+def unpacked(file: Path) -> dict[str, Tensor]:
+    return load(lzma.decompress(file.read_bytes()))
 
 
 def whole_cases() -> list[Case]:

@@ -35,13 +35,14 @@ def never_empty(case: Case) -> Tensor:
 
 
 def test_the_small_cases_are_there_and_are_the_whole_ones() -> None:
-    """Hard and soft, float32 and float64, padded length and true length: nobody has to skip these."""
+    """Hard and soft, float32 and float64, padded length and true length, top-k: nobody has to skip these."""
     small, whole = {case.name: case for case in small_cases()}, {case.name: case for case in whole_cases()}
-    assert {(case.soft, case.dtype, case.mean_normalised) for case in small.values()} == {
-        (False, torch.float32, False),
-        (False, torch.float64, False),
-        (True, torch.float64, False),
-        (True, torch.float64, True),
+    assert {(case.soft, case.dtype, case.mean_normalised, case.topk) for case in small.values()} == {
+        (False, torch.float32, False, False),
+        (False, torch.float64, False, False),
+        (False, torch.float64, False, True),
+        (True, torch.float64, False, False),
+        (True, torch.float64, True, False),
     }
     for name, case in small.items():
         other = whole.get(f"{name}, whole", case)

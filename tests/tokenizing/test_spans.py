@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.tokenizing.kinds import tokenizer
 from thresher.tokenizing.fast import text_tokenizer
-from thresher.tokenizing.spans import answer_text, find_answers, whole_characters
+from thresher.tokenizing.spans import answer_text, find_answers, whole_span
 from thresher.tokenizing.windows import Windows, question_windows
 
 
@@ -74,16 +74,26 @@ def test_contexts_without_anything_to_find() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "end", "whole"),
+    ("text", "span", "whole"),
     [
-        ("cafe\u0301 b", 4, 5),
-        ("\U0001f468\u200d\U0001f469\u200d\U0001f467 b", 1, 5),
-        ("1\ufe0f\u20e3 b", 1, 3),
-        ("\U0001f44d\U0001f3fd", 1, 2),
-        ("plain", 3, 3),
-        ("plain", 5, 5),
-        ("\u0301", 0, 0),
+        ("cafe\u0301 b", (0, 4), (0, 5)),
+        ("cafe\u0301 b", (4, 7), (3, 7)),  # a mark does not stand alone
+        ("\U0001f468\u200d\U0001f469\u200d\U0001f467 b", (0, 1), (0, 5)),
+        ("\U0001f468\u200d\U0001f469\u200d\U0001f467 b", (2, 3), (0, 5)),
+        ("1\ufe0f\u20e3 b", (0, 1), (0, 3)),
+        ("\U0001f44d\U0001f3fd", (0, 1), (0, 2)),
+        ("\U0001f1eb\U0001f1f7\U0001f1e9\U0001f1ea", (1, 2), (0, 2)),  # the first of two flags
+        ("\U0001f1eb\U0001f1f7\U0001f1e9\U0001f1ea", (2, 3), (2, 4)),
+        ("\U0001f3f4\U000e0067\U000e0062\U000e007f x", (0, 2), (0, 4)),
+        ("\u0915\u093e \u0915", (0, 1), (0, 2)),  # a vowel sign that combines with nothing by its class
+        ("\u0915\u093e \u0915", (1, 4), (0, 4)),
+        ("plain", (1, 3), (1, 3)),
+        ("plain", (0, 5), (0, 5)),
+        ("a\tb  c", (1, 5), (2, 3)),  # white space that is a token
+        ("a\t\tb", (1, 3), (1, 3)),
+        ("a \u0301b", (2, 4), (2, 4)),  # a mark after a space has no letter to go back to
+        ("\u0301", (0, 0), (0, 0)),
     ],
 )
-def test_an_end_cuts_no_character(text: str, end: int, whole: int) -> None:
-    assert whole_characters(text, end) == whole
+def test_a_span_cuts_no_character(text: str, span: tuple[int, int], whole: tuple[int, int]) -> None:
+    assert whole_span(text, *span) == whole

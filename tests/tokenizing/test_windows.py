@@ -13,7 +13,7 @@ from thresher.errors import ConfigError
 from thresher.text import is_blank
 from thresher.tokenizing.called import CalledTokenizer
 from thresher.tokenizing.fast import text_tokenizer
-from thresher.tokenizing.spans import whole_characters
+from thresher.tokenizing.spans import whole_span
 from thresher.tokenizing.windows import (
     Windows,
     deciding,
@@ -176,7 +176,7 @@ def test_which_tokens_an_answer_has() -> None:
         first, last = token_span(found.offsets, start, start + len(answer))
         assert first > 0 and found.offsets[first, 0] == start
         # Its normalizer takes accents away: the last one is no token's.
-        assert whole_characters(context, int(found.offsets[last, 1])) == start + len(answer)
+        assert whole_span(context, start, int(found.offsets[last, 1])) == (start, start + len(answer))
     assert token_span(found.offsets, 3, 3) == (0, 0) and token_span(found.offsets, 0, len(context) + 1) == (0, 0)
     assert token_span(found.offsets[:1], 0, 1) == (0, 0)
     assert token_span(np.array([[-1, -1], [5, 8], [9, 12]]), 2, 8) == (0, 0)  # it begins before the window does

@@ -1,9 +1,16 @@
-"""One thread: models this small make threads wait for each other, up to 20 times as long on a busy machine."""
+"""One thread: models this small make threads wait for each other, up to 20 times as long on a busy machine.
 
+Rules of search are tried on the worlds of benchmarks/search_studies.py, a script that is no package's.
+"""
+
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 
 @pytest.fixture(scope="package", autouse=True)

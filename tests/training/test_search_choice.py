@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from search_studies import MRPC, by_answers, by_expectation, tally
 
-from tests.training.search_studies import MRPC, by_answers, by_expectation, tally
 from thresher.training.search.choice import choose, front, upper_bounds
 from thresher.training.search.expected import Expected
 from thresher.training.search.plan import Tried, next_target, start_for

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from search_studies import MRPC, Study
 
-from tests.training.search_studies import MRPC, Study
 from thresher.tasks.bootstrap import drawn_drops, observed_drop
 from thresher.tasks.glue import GLUE_TASKS
 from thresher.tasks.task import TaskSpec

@@ -129,7 +129,7 @@ def test_the_race_halves_twice_and_one_shape_stays(monkeypatch: pytest.MonkeyPat
     finite = [value for value in gates.thresholds.tolist() if math.isfinite(value)]
     assert finite and all(value >= 0 for value in finite) and math.isinf(gates.thresholds[-1])
     notes = [text for text in recorder.notes if text.startswith("divergence")]
-    assert len(notes) == 2 and notes[0].count("layers:") == 4 and notes[1].count("layers:") == 2
+    assert len(notes) == 2 and notes[0].count(": 0.") == 4 and notes[1].count(": 0.") == 2
     first, second = gates.about["race"]
     assert first["divergence_by_width"] == {"1": 0.4, "1.5": 0.3, "2.5": 0.1, "4": 0.2}
     assert second["divergence_by_width"] == {"2.5": 0.15, "4": 0.25} and second["step"] > first["step"]

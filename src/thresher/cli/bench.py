@@ -24,20 +24,24 @@ SHORT = {
     "thresher export pruned, onnxruntime": "export pruned ORT",
     "thresher export dense, openvino": "export dense OV",
     "thresher export pruned, openvino": "export pruned OV",
+    "thresher dense, onnx backend": "engine dense ORT",
+    "thresher pruned, onnx backend": "engine pruned ORT",
     "sentence transformers": "ST",
     "sentence transformers, sorted": "ST sorted",
 }
 COLUMNS = (
     "per s: texts per second, median of the rounds; x HF: over HF fp32;\n"
     "x best: over the fastest row that is not ours; ms: of one text alone, median;\n"
-    "agree: {same} HF fp32; FLOPs: paper's count, at most so many\n"
-    "where the last layer is not down to the first token; MiB: "
+    "agree: {same} HF fp32;\n"
+    "FLOPs: paper's count, at most so many where the last layer is not down to\n"
+    "the first token; MiB: "
 )
 LEGEND = {
     "cpu": (
         "HF, onnxruntime, openvino: dense, padded (sorted: texts by length);\n"
         "thresher: ours, no padding; export: our graphs in onnxruntime (ORT) and\n"
-        f"OpenVINO (OV), one text in that of --batch-one. {COLUMNS}peak, in a process alone."
+        "OpenVINO (OV), one text in that of --batch-one; engine ... ORT: ours with\n"
+        f'backend="onnx".\n{COLUMNS}peak, in a process alone.'
     ),
     "cuda": (
         "HF: dense, padded (sorted: texts by length; compiled: all to one width);\n"

@@ -86,7 +86,8 @@ def _table(judged: "Judged") -> "Table":
     from thresher.cli.output import percent
 
     found = judged.agreement
-    table = Table(title=f"on {found.texts} texts that had no part in the fit", title_justify="left")
+    what = "tokens of texts" if "tag of a token" in found.kind else "texts"
+    table = Table(title=f"on {found.texts} {what} that had no part in the fit", title_justify="left")
     for name in ("agreement", "95% interval", "relative FLOPs", "in the engine"):
         table.add_column(name, justify="right")
     span = f"{percent(found.low)} to {percent(found.high)}"

@@ -31,11 +31,12 @@ SAME = {
     "span": "the same likeliest start and end as",
     "tags": "the same tags of tokens as",
 }
+IN_ASCII = str.maketrans({"█": "#", **{chr(ord("₀") + digit): f"_{digit}" for digit in range(10)}})
 LONGEST = 2000  # characters of an error; a path or label in it may have any number
 
 
 class Screen(Console):
-    """A console on which the colours are ours alone, and which draws bars where there are only ASCII characters."""
+    """A console on which the colours are ours alone, with bars and layers' numbers where there is only ASCII."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         plain = not self.encoding.startswith("utf")
@@ -43,7 +44,7 @@ class Screen(Console):
             if segment.control:
                 yield segment
             else:
-                text = segment.text.replace("█", "#") if plain else segment.text
+                text = segment.text.translate(IN_ASCII) if plain else segment.text
                 yield Segment(visible(text), segment.style)
 
 
@@ -114,6 +115,7 @@ def listeners(screen: Console) -> dict[str, Any]:
 
 
 PLAIN = ("null_threshold",)  # numbers that are no shares
+MOST_ACROSS = 5  # metrics beside each other in a terminal of 80 characters
 
 
 def percent(value: float | None) -> str:
@@ -121,19 +123,22 @@ def percent(value: float | None) -> str:
 
 
 def quality_table(title: str, rows: dict[str, dict[str, Any]]) -> Table:
-    """One line per model: its metrics and its cost. rows: name -> Quality.to_dict()."""
+    """One line per model: its metrics and its cost. rows: name -> Quality.to_dict(). Many metrics have a line each."""
     table = Table(title=escape(title), title_justify="left")
-    table.add_column("model")
     names = list(next(iter(rows.values()))["metrics"])
     names = names if len(names) > 2 else [name for name in names if name != "score"]  # score repeats a single metric
-    for name in names:
-        table.add_column(name, justify="right")
-    for name in ("relative FLOPs", "GFLOPs per text", "rows"):
-        table.add_column(name, justify="right")
+    heads, lines = ["model", *names, "relative FLOPs", "GFLOPs per text", "rows"], []
     for name, row in rows.items():
         cost = percent(row["relative_flops"] if row["relative_flops"] is not None else 1.0)
         metrics = [f"{row['metrics'][name] * (1 if name in PLAIN else 100):.2f}" for name in names]
-        table.add_row(name, *metrics, cost, f"{row['gflops']:.3f}", str(row["rows"]))
+        lines.append([name, *metrics, cost, f"{row['gflops']:.3f}", str(row["rows"])])
+    across = [heads, *lines]
+    first, *rest = zip(*across, strict=True) if len(names) > MOST_ACROSS else across
+    table.add_column(first[0])
+    for head in first[1:]:
+        table.add_column(head, justify="right")
+    for line in rest:
+        table.add_row(*line)
     return table
 
 

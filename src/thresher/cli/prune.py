@@ -50,6 +50,7 @@ def prune(
     from thresher.jobs.prune import PruneRequest
     from thresher.jobs.prune import prune as learn
     from thresher.jobs.search import SearchRequest, search
+    from thresher.models.heads import head_of
 
     asked: dict[str, Any] = {
         **rows,
@@ -77,6 +78,7 @@ def prune(
     for text in result.remarks:
         screen.print(text, markup=False)
     screen.print(layers_table(next(iter(found["quality"].values()))["pruned"]))
-    screen.print(f'saved {out}; see it at work: thresher explain {out} "some text"', markup=False)
+    texts = '"a question" "its context"' if head_of(result.model).means == "span" else '"some text"'
+    screen.print(f"saved {out}; see it at work: thresher explain {out} {texts}", markup=False)
     if as_json:
         print_json(found)

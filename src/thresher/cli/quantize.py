@@ -1,11 +1,11 @@
-"""thresher quantize: a pruned run in static int8, as a run of its own."""
+"""thresher quantize: a pruned run in static int8, calibrated and perhaps trained on, as a run of its own."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.options import TEST_ROWS, TRAINING_ROWS, AsJson, together
+from thresher.cli.options import TEST_ROWS, TRAINING_ROWS, AsJson, Device, Settings, chosen_settings, together
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,28 +31,48 @@ def quantize(
         ),
     ] = None,
     rows: Annotated[int, typer.Option(help="at most this many rows to calibrate with", min=1)] = 256,
+    epochs: Annotated[
+        float | None,
+        typer.Option(help="then train on in int8 for so many epochs, with the dense model as the teacher", min=0.0),
+    ] = None,
+    settings: Settings = None,
+    device: Device = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted training")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in --out")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Calibrate static int8 on training rows, measure it on test rows, and save a run with weights, scales and both.
 
-    Without labels the score says how near outputs are to those in fp32. Engine.load then uses int8 wherever that is the
-    fastest. Example: thresher quantize runs/sst2 --out runs/sst2-int8
+    With --epochs the weights also learn to live with int8: products are rounded in training as the engine rounds them;
+    settings are the run's own, and those of --set. Without labels the score says how near outputs are to those in fp32.
+    Engine.load then uses int8 wherever that is the fastest. Example: thresher quantize runs/sst2 --out runs/sst2-int8
     """
     from thresher.cli.output import SAME, console, listeners, print_json
     from thresher.evaluation.int8 import DTYPES
     from thresher.jobs.quantize import QuantizeRequest
     from thresher.jobs.quantize import quantize as write_quantized
 
-    request = QuantizeRequest(**source, run=run, out=out, texts=texts, rows=rows, overwrite=overwrite)
+    request = QuantizeRequest(
+        **source,
+        run=run,
+        out=out,
+        texts=texts,
+        rows=rows,
+        epochs=epochs,
+        settings=chosen_settings({}, settings),
+        device=device,
+        resume=resume,
+        overwrite=overwrite,
+    )
     screen = console(as_json)
-    result = write_quantized(request, progress=listeners(screen)["progress"])
+    result = write_quantized(request, **listeners(screen))
     quality = result.block()["quality"]
     screen.print(_table(f"{result.task} {result.split}, {result.rows} rows", quality, DTYPES))
     same, last = SAME[result.means], "" if result.means == "embedding" else ", the last left out"
     screen.print(f"agreement: {same} fp32; kept: share of a text's tokens that a layer passes on{last}")
     what = "training rows" if texts is None else f"texts of {texts.name}"
-    screen.print(f"calibrated on {result.calibration_rows} {what}; saved {out}", markup=False)
+    trained = "" if result.training is None else f", trained on (epochs: {result.training['epochs']:g})"
+    screen.print(f"calibrated on {result.calibration_rows} {what}{trained}; saved {out}", markup=False)
     if as_json:
         print_json(result.to_dict())
 

@@ -19,6 +19,6 @@ def loud_afterwards() -> Iterator[None]:
 
 def quiet_libraries() -> None:
     """No load reports and no progress bars of transformers until the command ends."""
-    from thresher.jobs.quiet import quiet
+    from thresher.quiet import quiet
 
     _restoring[-1].enter_context(quiet())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Those of thresher.experiments.experiment, which would be loaded for every other command too; a test compares the two.
 NAMES = (
     *("lengths", "table1", "tradeoff", "robustness", "trajectories", "histograms"),  # the paper's
-    *("recipe", "widths", "search", "scores", "reranker", "embeddings", "squad", "ner", "long"),
+    *("recipe", "widths", "search", "scores", "reranker", "embeddings", "squad", "ner", "long", "int8"),
 )
 
 

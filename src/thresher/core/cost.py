@@ -12,6 +12,8 @@ from torch import Tensor
 
 from thresher.core.layer import LayerSpec
 
+FULL_BITS = 16  # of what bit operations are compared with
+
 
 @dataclass(frozen=True)
 class EncoderShape:
@@ -135,6 +137,17 @@ def engine_relative_flops(shape: EncoderShape, lengths: Tensor, kept: Tensor, *,
     whole = lengths[:, None].expand(-1, shape.layers).contiguous()
     dense = engine_macs(shape, lengths, whole, alone=shape.layers if alone == shape.layers else None)
     return float(engine_macs(shape, lengths, kept, alone=alone).sum() / dense.sum())
+
+
+def relative_bit_operations(shape: EncoderShape, lengths: Tensor, kept: Tensor, *, bits: int) -> float:
+    """Bit operations of a data set over those of the dense model in fp16: multiply-accumulates times the bits of both
+    factors. Products with matrices of weights have `bits`; those inside attention, and a convolution, stay in floating
+    point, and count as 16."""
+    seen = tokens_seen(lengths, kept)
+    inside = 2 * shape.width * seen * shape.keys_of(seen) + shape.relative_macs(seen, seen, lengths)
+    floating = (inside.sum(dim=-1) + shape.convolution_macs(lengths)).sum()
+    rest = paper_macs(shape, lengths, kept).sum() - floating
+    return float((floating * FULL_BITS**2 + rest * bits**2) / (dense_macs(shape, lengths).sum() * FULL_BITS**2))
 
 
 def flops(macs: Tensor) -> Tensor:

@@ -56,10 +56,12 @@ def ramp(kind: str, *, layers: int, final: float, collapse_last: bool) -> list[f
     return thresholds
 
 
-def falling_shares(centre: float, width: float, *, layers: int, collapse_last: bool = True) -> list[float]:
+def falling_shares(
+    centre: float, width: float, *, layers: int, collapse_last: bool = True, floor: float = 0.0
+) -> list[float]:
     """The share that each layer leaves: 1 before the fall around `centre`, 0 after it, and with `collapse_last` 0 in
-    the last layer, whose tokens nobody reads."""
-    shares = [min(1.0, max(0.0, (centre - layer) / width + 0.5)) for layer in range(1, layers + 1)]
+    the last layer, whose tokens nobody reads. `floor`: no layer leaves less, but for that one."""
+    shares = [min(1.0, max(floor, (centre - layer) / width + 0.5)) for layer in range(1, layers + 1)]
     found = [share if share >= AT_LEAST else 0.0 for share in shares]
     return [*found[:-1], 0.0] if collapse_last else found
 

@@ -1,7 +1,7 @@
 """What heads that read every token say of texts: answers to questions, and entities, in characters of the text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from thresher.engine.predictions import Outputs
 from thresher.text import is_blank
 from thresher.tokenizing.called import TextTokenizer
-from thresher.tokenizing.spans import LONGEST, N_BEST, Candidate, find_answers, whole_characters
+from thresher.tokenizing.spans import LONGEST, N_BEST, Candidate, find_answers, whole_span
 from thresher.tokenizing.tags import find_entities, word_tags
 from thresher.tokenizing.tokens import Problem
 from thresher.tokenizing.windows import Windows, question_windows, text_windows, word_windows
@@ -125,7 +125,7 @@ def answers_in(
             answers.append(Answer(error=said or "the question has no window", **counted))
             continue
         context = contexts[item]
-        best = tuple(_span(one, context) for one in own.candidates)
+        best = _spans(own.candidates, context)
         given = best[0] if own.answered(null_threshold) is not None else None
         known: dict[str, Any] = {"null_score": own.null_score, "best": best, **counted}
         known["score"] = best[0].score if best else None
@@ -138,9 +138,16 @@ def answers_in(
     return answers
 
 
-def _span(one: Candidate, context: str) -> Span:
-    end = whole_characters(context, one.end)
-    return Span(context[one.start : end], one.start, end, one.score, one.probability)
+def _spans(candidates: Sequence[Candidate], context: str) -> tuple[Span, ...]:
+    """Those that are the same characters once no character is cut are one, as likely as all of them."""
+    found: dict[tuple[int, int], Span] = {}
+    for one in candidates:
+        start, end = place = whole_span(context, one.start, one.end)
+        if place in found:
+            found[place] = replace(found[place], probability=found[place].probability + one.probability)
+        else:
+            found[place] = Span(context[start:end], start, end, one.score, one.probability)
+    return tuple(found.values())
 
 
 # ---- tags
@@ -188,9 +195,8 @@ def tagged_in(found: Computed, items: Sequence[Any], names: Sequence[str]) -> li
             results.append(Tagged(error=said or "the text has no window", **counted))
             continue
         text = text_of(items[item])
-        ends = [whole_characters(text, one.end) for one in own]
-        spans = zip(own, ends, strict=True)
-        chosen = tuple(TextEntity(one.label, text[one.start : end], one.start, end, one.score) for one, end in spans)
+        spans = [(one, *whole_span(text, one.start, one.end)) for one in own]
+        chosen = tuple(TextEntity(one.label, text[start:end], start, end, one.score) for one, start, end in spans)
         numbers = of_words[item]
         tags = None if numbers is None else tuple(names[number] if number >= 0 else "O" for number in numbers.tolist())
         results.append(Tagged(chosen, tags, **counted))

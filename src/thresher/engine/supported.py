@@ -19,12 +19,12 @@ ALL = BERT_LIKE | {PRE_NORM, GATED, WINDOW, CONVOLUTION, *POSITION_NAMES.values(
 WAYS: dict[str, tuple[frozenset[str], str]] = {
     "reference": (ALL, ""),
     "cpu": (ALL, "use backend = 'reference'"),
-    "cuda": (
-        BERT_LIKE | {GATED, POSITION_NAMES["rotary"]},
-        "use device = 'cpu', or backend = 'reference' with device = 'cuda'",
-    ),
+    "cuda": (ALL, "use device = 'cpu', or backend = 'reference' with device = 'cuda'"),
     "export": (ALL, "run it with the engine on a CPU"),
-    "unpadded rival": (BERT_LIKE, "measure against the padded model"),
+    "unpadded rival": (
+        ALL - {POSITION_NAMES["disentangled"], CONVOLUTION},
+        "measure against the padded model",
+    ),
 }
 NAMES = {
     "cpu": "the cpu backend",

@@ -4,14 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from thresher.core.cost import FULL_BITS, EncoderShape, relative_bit_operations, relative_flops
 from thresher.engine.arithmetic import STATIC
 from thresher.engine.engine import Engine
 from thresher.engine.find_scales import Text
 from thresher.engine.weights import LayerScales
 from thresher.evaluation.agreement import Logits, agreement
 from thresher.evaluation.of_tokens import in_order, to_compare
+from thresher.models.attach import encoder_shape
 from thresher.models.checkpoint import Checkpoint
 from thresher.models.heads import head_of
 
@@ -24,11 +27,14 @@ BATCH = 32
 @dataclass(frozen=True)
 class Measured:
     """One arithmetic on the test texts: the task's metrics; agreement with fp32 as in `evaluation.agreement`; the mean
-    share of its tokens that a layer passes on."""
+    share of its tokens that a layer passes on; FLOPs over the dense model's; and bit operations over those of the
+    dense model in fp16, where floating point of any kind counts as 16 bits."""
 
     metrics: dict[str, float]
     agreement: float
     kept: float
+    relative_flops: float
+    bit_operations: float
 
 
 def measure_arithmetics(
@@ -47,10 +53,14 @@ def measure_arithmetics(
     for dtype in DTYPES:
         engine = Engine.from_model(checkpoint.model, checkpoint.tokenizer, backend="cpu", dtype=dtype, scales=scales)
         restores = engine.executor.plan.restores
-        logits, kept = run_texts(computed_by(engine), test, restores=restores, means=means, on_texts=on_texts)
+        logits, kept = run_texts(computed_by(engine), test, means=means, on_texts=on_texts)
         exact = logits if exact is None else exact
         ours, theirs = (to_compare(each, lengths, means) for each in (logits, exact))
-        found[dtype] = Measured(metrics=score(logits), agreement=agreement(ours, theirs, means), kept=kept)
+        found[dtype] = Measured(
+            metrics=score(logits),
+            agreement=agreement(ours, theirs, means),
+            **costs(encoder_shape(checkpoint.model), kept, lengths, restores=restores, int8=dtype.startswith("int8")),
+        )
     return found
 
 
@@ -66,27 +76,36 @@ def run_texts(
     compute: Compute,
     test: Sequence[Text],
     *,
-    restores: bool,
     means: str,
     batch: int = BATCH,
     on_texts: Callable[[int], None] = lambda count: None,
-) -> tuple[Logits, float]:
-    """Logits in the given order, and the mean share of tokens kept, over the texts and the layers.
-
-    The last layer is left out where nobody reads more than first tokens (not `restores`): it passes on these, whatever
-    the run has learned.
-    """
-    counted = slice(None) if restores else slice(-1)
+) -> tuple[Logits, NDArray[np.int64]]:
+    """Logits and kept counts (texts, layers), in the given order."""
     order = sorted(range(len(test)), key=lambda i: -len(test[i][0]))
     parts: list[Logits] = []
-    shares: list[NDArray[np.float64]] = []
+    counts: list[NDArray[np.int64]] = []
     for start in range(0, len(order), batch):
         numbers = order[start : start + batch]
         outputs, kept = compute([test[i] for i in numbers])
         parts.append(outputs)
-        lengths = np.array([[len(test[i][0])] for i in numbers])
-        shares.append((kept[:, counted] / lengths).ravel())
+        counts.append(kept)
         on_texts(len(numbers))
-    together = np.concatenate(shares)
     logits = in_order(parts, order, [len(ids) for ids, _ in test], means)
-    return logits, float(together.mean()) if len(together) else 1.0
+    return logits, np.concatenate(counts)[np.argsort(np.asarray(order))]
+
+
+def costs(
+    shape: EncoderShape, kept: NDArray[np.int64], lengths: Sequence[int], *, restores: bool, int8: bool
+) -> dict[str, float]:
+    """What `Measured` says of cost. kept: (texts, layers), lengths: (texts,).
+
+    In the share of tokens the last layer is left out where nobody reads more than first tokens (not `restores`): it
+    passes on these, whatever the run has learned.
+    """
+    tokens, counts = torch.tensor(list(lengths)), torch.from_numpy(kept)
+    shares = (counts if restores else counts[:, :-1]) / tokens[:, None]
+    return {
+        "kept": float(shares.mean()) if shares.numel() else 1.0,
+        "relative_flops": float(relative_flops(shape, tokens, counts)),
+        "bit_operations": relative_bit_operations(shape, tokens, counts, bits=8 if int8 else FULL_BITS),
+    }

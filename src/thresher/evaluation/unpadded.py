@@ -1,5 +1,6 @@
 """The strongest dense rival that torch alone gives: all tokens end to end, library products, no padding, no pruning."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -10,17 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from thresher.core.layer import attention_input, finish
+from thresher.core.layer import LayerSpec, attention_input, finish
+from thresher.core.places import rotated, turns
 from thresher.engine.backends.reference import DTYPES
 from thresher.engine.plain import embedded, linear, normed, steps_of
 from thresher.engine.ragged import Ragged
 from thresher.engine.supported import check_supported
 from thresher.engine.weights import Weights, converted
 
+INSTEAD = "SDPA of one text at a time, not torch.nn.attention.varlen:"
+
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """A batch on the host. tokens: (3, total) ids, rows of their positions, types; starts: (batch + 1,) int32."""
+    """A batch on the host. tokens: (4, total) ids, rows of their positions, types, and positions; starts: (batch + 1,)
+    int32."""
 
     tokens: Tensor
     starts: Tensor
@@ -49,7 +54,7 @@ class UnpaddedDense:
         lengths = [len(ids) for ids in input_ids]
         starts = np.concatenate([[0], np.cumsum(lengths)])
         total = int(starts[-1])
-        tokens = torch.zeros(3, total, dtype=torch.long, pin_memory=self.device != "cpu")
+        tokens = torch.zeros(4, total, dtype=torch.long, pin_memory=self.device != "cpu")
         tokens[0].numpy()[:] = np.fromiter(chain.from_iterable(input_ids), np.int64, total)
         runs = Ragged(
             values=tokens[0],
@@ -57,7 +62,7 @@ class UnpaddedDense:
             positions=torch.from_numpy(np.arange(total) - np.repeat(starts[:-1], lengths)),
             sequences=torch.arange(len(lengths)),
         )
-        tokens[1] = self.weights.position_rows(runs)
+        tokens[1], tokens[3] = self.weights.position_rows(runs), runs.positions
         if token_types is not None and any(token_types):
             kinds = (kinds or [0] * length for kinds, length in zip(token_types, lengths, strict=True))
             tokens[2].numpy()[:] = np.fromiter(chain.from_iterable(kinds), np.int64, total)
@@ -68,12 +73,15 @@ class UnpaddedDense:
         """Copy a packed batch to the device, compute, and copy the logits back."""
         weights = self.weights
         starts = batch.starts.to(self.device, non_blocking=True)
-        hidden = embedded(weights, *batch.tokens.to(self.device, non_blocking=True))
-        bias = self._bias(max(batch.lengths))
+        *parts, positions = batch.tokens.to(self.device, non_blocking=True)
+        hidden, bias = embedded(weights, *parts), self._bias(max(batch.lengths))
+        turned = self._turns(positions)
         for layer in weights.layers:
             spec, steps = layer.spec, steps_of(layer)
             qkv = linear(attention_input(spec, steps, hidden), layer.qkv).view(len(hidden), 3, spec.heads, -1)
-            context = self._attend(qkv, starts, batch.lengths, bias).reshape(len(hidden), -1)
+            if spec.rotary_base is not None:
+                qkv[:, :2] = rotated(qkv[:, :2], *turned[spec.rotary_base])
+            context = self._attend(spec, qkv, starts, batch.lengths, bias).reshape(len(hidden), -1)
             hidden = finish(spec, steps, context, hidden)
         hidden = normed(hidden, weights.final_norm)
         if weights.head.reads == "mean":
@@ -84,6 +92,14 @@ class UnpaddedDense:
             read = hidden
         return weights.head(read).float().cpu()
 
+    def _turns(self, positions: Tensor) -> dict[float, tuple[Tensor, ...]]:
+        """Cosines and sines (total, 1, 1, head width) by the layers' bases, once for all of them."""
+        bases = {spec.rotary_base: spec.head_width for spec in self.weights.specs if spec.rotary_base is not None}
+        return {
+            base: tuple(table[:, None, None] for table in turns(positions, base=base, width=width))
+            for base, width in bases.items()
+        }
+
     def _bias(self, longest: int) -> Tensor | None:
         """(heads, longest, longest) to add to the attention logits; a shorter text takes its upper left part."""
         table = self.weights.distance_bias
@@ -92,17 +108,23 @@ class UnpaddedDense:
         places = torch.arange(longest, device=table.device)
         return table[places[None, :] - places[:, None] + len(table) // 2].permute(2, 0, 1).contiguous()
 
-    def _attend(self, qkv: Tensor, starts: Tensor, lengths: list[int], bias: Tensor | None) -> Tensor:
+    def _attend(self, spec: LayerSpec, qkv: Tensor, starts: Tensor, lengths: list[int], bias: Tensor | None) -> Tensor:
         """(total, 3, heads, head width) -> (total, heads, head width)."""
+        longest = max(lengths)
         if self.varlen is not None:
-            longest = max(lengths)
-            found: Tensor = self.varlen(*qkv.unbind(1), starts, starts, longest, longest)
+            sees: Any = {} if spec.window is None else {"window_size": (spec.window, spec.window)}
+            found: Tensor = self.varlen(*qkv.unbind(1), starts, starts, longest, longest, **sees)
             return found
+        near = None
+        if spec.window is not None:
+            places = torch.arange(longest, device=qkv.device)
+            near = ((places[None, :] - places[:, None]).abs() <= spec.window)[None]
         contexts = []
         for run in torch.split(qkv, lengths):
             # Four dimensions: with three, torch leaves its fused kernels aside.
             query, key, value = run.permute(1, 2, 0, 3)[:, None]
-            mask = None if bias is None else bias[None, :, : len(run), : len(run)]
+            mask = near if bias is None else bias
+            mask = None if mask is None else mask[None, :, : len(run), : len(run)]
             contexts.append(F.scaled_dot_product_attention(query, key, value, attn_mask=mask)[0].transpose(0, 1))
         return torch.cat(contexts)
 
@@ -120,5 +142,8 @@ def _varlen(weights: Weights, dtype: str, device: str) -> tuple[Callable[..., An
         except ImportError as error:
             why = str(error)
         else:
+            if any(spec.window is not None for spec in weights.specs):
+                if "window_size" not in inspect.signature(varlen_attn).parameters:
+                    return None, f"{INSTEAD} it knows no windows in this torch"
             return varlen_attn, "torch.nn.attention.varlen"
-    return None, f"SDPA of one text at a time, not torch.nn.attention.varlen: {why}"
+    return None, f"{INSTEAD} {why}"

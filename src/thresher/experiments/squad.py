@@ -9,6 +9,7 @@ from thresher.experiments.experiment import Key, Row, Setting
 from thresher.experiments.of_tokens import CONTROL, controls, draw, measure_run, method_keys, points, table
 from thresher.experiments.publish import markdown_table, write_between_marks
 from thresher.experiments.table1 import check
+from thresher.experiments.token_tries import TRIES
 
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
 
@@ -27,11 +28,26 @@ def measure(key: Key, setting: Setting) -> Row | None:
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
     page = folder / "README.md"
     write_between_marks(page, "summary", summary(rows))
+    write_between_marks(page, "tries", tries(rows))
     write_between_marks(page, "means", means(rows))
     write_between_marks(page, "table", table(rows, METRICS, NAMES))
     write_between_marks(page, "figure", "![F1 against relative FLOPs](squad.png)")
     model = config["models"][0]
     return [page, *draw([row for row in rows if row["model"] == model], folder, "squad", title=f"SQuAD 2.0, {model}")]
+
+
+def tries(rows: Sequence[Row]) -> str:
+    """What was gained by each of the tries, against method thresher with the same seed and target."""
+    plain = {(row["model"], row["target"], row["seed"]): row for row in rows if row["method"] == "thresher"}
+    lines = []
+    for row in rows:
+        other = plain.get((row["model"], row["target"], row["seed"]))
+        if row["method"] in TRIES and other is not None:
+            gained = [f"{100 * (row[f'pruned_{name}'] - other[f'pruned_{name}']):+.2f}" for name in METRICS]
+            costs = [f"{1 / each['relative_flops']:.2f}x" for each in (other, row)]
+            lines.append([row["method"], str(row["seed"]), *costs, *gained])
+    heads = ["tried", "seed", "thresher", "with it", *(f"gained, {name}" for name in NAMES)]
+    return markdown_table(heads, lines) if lines else ""
 
 
 def means(rows: Sequence[Row]) -> str:

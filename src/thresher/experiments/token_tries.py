@@ -1,11 +1,12 @@
-"""Two things that heads which read every token might gain from, tried in training alone: no engine knows them.
+"""Three things that heads which read every token might gain from, tried in training alone: no engine knows them.
 
     python -m thresher.experiments.token_tries exits prune MODEL --task squad_v2 ...
 
 `exits` gives every layer's leavers an output layer of their own, copies of the model's at first. `guarded` reads the
 model's output layer in front of every layer, too, and keeps tokens that it already takes for the start or the end of
-an answer; a small loss teaches it to read there. Both are method thresher otherwise. The runs are measured and then
-removed; a saved one lacks what was tried.
+an answer; a small loss teaches it to read there. `floored` lets a share of the context reach the end, where method
+thresher leaves the question alone. All are method thresher otherwise. The runs are measured and then removed; a saved
+one lacks what was tried, but for the floor, whose thresholds are all there is to it.
 """
 
 import runpy
@@ -28,7 +29,7 @@ EARLY = 0.1  # weight of the loss in front of every layer
 
 
 class Tried(Thresher):
-    """What both share: they are for answers, and the run says what was tried."""
+    """What they share: they are for answers, and the run says what was tried."""
 
     tried: ClassVar[str]
 
@@ -125,7 +126,14 @@ def likely(logits: Tensor, alive: Tensor) -> Tensor:
     return (shares > LIKELY).any(dim=-1) & alive
 
 
-TRIES = {"exits": "Exits", "guarded": "Guarded"}
+class Floored(Tried):
+    """No layer leaves less than a share of the tokens that may go."""
+
+    tried = "floored"
+    floor = 0.15
+
+
+TRIES = {"exits": "Exits", "guarded": "Guarded", "floored": "Floored"}
 
 
 def main(words: list[str]) -> None:

@@ -99,9 +99,23 @@ def check_file(
     counting: Path,
     scales: Sequence[LayerScales] = (),
 ) -> Checked:
-    """Compare, or say where they differ. plans: by dial; `counting`: the same file with the output of kept counts;
-    `scales`: those of a file in int8."""
+    """`check_opened` of a file; `counting`: the same file with the output of kept counts."""
     opened, counts = (open_file(each, threads=torch.get_num_threads()) for each in (file, counting))
+    return check_opened(opened, weights, plans, form=form, texts=texts, counts=counts, scales=scales)
+
+
+def check_opened(
+    opened: Opened,
+    weights: Weights,
+    plans: Mapping[float, PruningPlan],
+    *,
+    form: Form,
+    texts: Sequence[Text],
+    counts: Opened,
+    scales: Sequence[LayerScales] = (),
+) -> Checked:
+    """Compare, or say where they differ. plans: by dial; `counts`: the same graph with the output of kept counts;
+    `scales`: those of a graph in int8."""
     tolerance, epsilon = bounds(int8=bool(scales))
     largest, top, batches, tied = 0.0, 0.0, 0, set()
     for dial, plan in plans.items():

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thresher.core.plan import PruningPlan
+from thresher.engine.graphs.build import Form, steps_fit
 from thresher.engine.graphs.opened import NEEDS
 from thresher.engine.weights import Weights
 from thresher.errors import ModelError
@@ -21,11 +23,19 @@ OPENVINO_MODEL = Path("openvino_model.xml")
 FORMATS = ("onnx", "openvino")
 ABOUT = "thresher_export.json"  # not thresher.json: an exported folder is no run
 LARGEST = 1_900_000_000  # bytes of one protobuf file, a little below its limit
+STEP = 8  # see `form_for`
 
 
 def needs(form: str) -> tuple[str, ...]:
     """The packages that a format needs."""
     return (*NEEDS, "openvino") if form == "openvino" else NEEDS
+
+
+def form_for(runtime: str, form: Form, plan: PruningPlan) -> Form:
+    """The form as a runtime computes it soonest, with the same outputs: OpenVINO prepares itself for every new shape,
+    so what single texts keep is filled up to multiples of STEP there."""
+    fits = form.one and steps_fit(plan, form) and any(value > 0 for value in plan.thresholds[: plan.alone])
+    return replace(form, step=STEP) if runtime == "openvino" and fits else form
 
 
 def place_of(form: str, *, int8: bool) -> Path:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from thresher.config import trained_length
 from thresher.errors import ConfigError
 from thresher.jobs.places import pick_device
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import asked, heard
 from thresher.jobs.rows import Rows
 from thresher.jobs.texts import as_inputs
+from thresher.quiet import quiet
 
 if TYPE_CHECKING:
     from thresher.evaluation.contenders import Contender

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from thresher.errors import ConfigError, ModelError
 from thresher.jobs.evaluate import check_length
 from thresher.jobs.places import alone, check_dense, check_place
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note, Request, asked, heard
 from thresher.jobs.rows import load_named_task
 from thresher.jobs.texts import as_inputs, halves
+from thresher.quiet import quiet
 
 if TYPE_CHECKING:
     from thresher.engine.engine import Engine

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from thresher.config import TrainConfig
 from thresher.errors import ModelError, RunError
 from thresher.jobs.places import alone, check_output
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note
 from thresher.jobs.training import Job
+from thresher.quiet import quiet
 
 if TYPE_CHECKING:
     from thresher.evaluation.explain import Explanation

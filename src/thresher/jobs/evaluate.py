@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from thresher.errors import ConfigError, DataError
 from thresher.jobs.measure import Version, measure, plain, remarks_on
 from thresher.jobs.places import pick_device
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note, asked, heard
 from thresher.jobs.rows import Rows
+from thresher.quiet import quiet
 
 if TYPE_CHECKING:
     from thresher.evaluation.quality import Quality

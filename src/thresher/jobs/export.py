@@ -19,6 +19,7 @@ from thresher.exporting.check import Checked, bounds, check_file, texts_to_check
 from thresher.exporting.folder import (
     ABOUT,
     FORMATS,
+    form_for,
     needs,
     place_of,
     rounded,
@@ -29,7 +30,6 @@ from thresher.exporting.folder import (
 )
 from thresher.jobs.export_quality import ExportedQuality, Measuring, measure_exported
 from thresher.jobs.places import alone, check_place
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import asked, heard
 from thresher.jobs.rows import Rows
 from thresher.jobs.texts import as_inputs, unlabelled_task
@@ -39,6 +39,7 @@ from thresher.models.defaults import longest_read
 from thresher.models.heads import head_of
 from thresher.models.pairs import takes_pairs
 from thresher.models.plan import plan_of
+from thresher.quiet import quiet
 from thresher.records import provenance, write_json
 
 if TYPE_CHECKING:
@@ -179,6 +180,7 @@ def _exported(request: ExportRequest, checkpoint: Checkpoint, task: "Task | None
         half=request.fp16_weights,
     )
     plans = _plans(request, model)
+    form = form_for(request.format, form, plans[1.0])
     limit = min(longest_read(model, tokenizer, length_in_training(model)) or weights.positions, weights.positions)
     texts = texts_to_check(weights, tokenizer, limit=limit, pairs=_reads_pairs(checkpoint, head))
     task = task or request.from_texts(checkpoint)

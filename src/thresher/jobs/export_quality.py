@@ -18,11 +18,12 @@ from thresher.engine.graphs.opened import open_file, padded
 from thresher.engine.weights import LayerScales
 from thresher.errors import ModelError
 from thresher.evaluation.agreement import Logits, agreement
-from thresher.evaluation.int8 import BATCH, Compute, Measured, computed_by, run_texts
+from thresher.evaluation.int8 import BATCH, Compute, Measured, computed_by, costs, run_texts
 from thresher.evaluation.of_tokens import to_compare
 from thresher.evaluation.quality import encoded_inputs
 from thresher.exporting.check import results_of
 from thresher.jobs.quantize import scoring
+from thresher.models.attach import encoder_shape
 from thresher.models.checkpoint import Checkpoint
 from thresher.models.heads import head_of
 
@@ -92,9 +93,11 @@ def measure_exported(
     measured: dict[str, Measured] = {}
 
     def add(name: str, compute: Compute, batch: int = BATCH) -> None:
-        logits, kept = run_texts(compute, texts, restores=restores, means=means, batch=batch, on_texts=on_texts)
+        logits, kept = run_texts(compute, texts, means=means, batch=batch, on_texts=on_texts)
         found[name] = to_compare(logits, lengths, means)
-        measured[name] = Measured(measuring.score(logits), agreement(found[name], found["fp32"], means), kept)
+        shape, int8 = encoder_shape(checkpoint.model), bool(scales) and name != "fp32"
+        cost = costs(shape, kept, lengths, restores=restores, int8=int8)
+        measured[name] = Measured(measuring.score(logits), agreement(found[name], found["fp32"], means), **cost)
 
     restores, lengths = head_of(checkpoint.model).reads != "first", [len(ids) for ids, _ in texts]
     for dtype in ("fp32", STATIC) if scales else ("fp32",):

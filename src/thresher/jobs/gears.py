@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thresher.errors import ConfigError
-from thresher.jobs.quiet import quiet
+from thresher.quiet import quiet
 
 if TYPE_CHECKING:
     from thresher.engine.answers import Answers

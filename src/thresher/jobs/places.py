@@ -4,13 +4,23 @@ import os
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from thresher.errors import ConfigError, ModelError, RunError
 from thresher.workplace import alone_at, expanded, has_state
 
-if TYPE_CHECKING:
-    from thresher.jobs.training import Job
+
+class Place(Protocol):
+    """Where a job that trains writes: `out`, which appears whole, and `work`, the state of what is unfinished."""
+
+    @property
+    def out(self) -> Path: ...
+    @property
+    def work(self) -> Path: ...
+    @property
+    def resume(self) -> bool: ...
+    @property
+    def overwrite(self) -> bool: ...
 
 
 def alone(out: Path) -> AbstractContextManager[None]:
@@ -19,7 +29,7 @@ def alone(out: Path) -> AbstractContextManager[None]:
     return alone_at(out) if first else nullcontext()
 
 
-def check_output(job: "Job") -> None:
+def check_output(job: Place) -> None:
     """Refuse to destroy anything, before any work starts."""
     from thresher.models.checkpoint import MANIFEST
 

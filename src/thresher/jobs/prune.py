@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from thresher.config import PruneConfig
 from thresher.jobs.measure import Version, measure, plain, remarks_on, remember_threshold_
 from thresher.jobs.places import alone
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note, asked, heard
 from thresher.jobs.settings import PRUNE_SETTINGS, TRAIN_SETTINGS
 from thresher.jobs.training import Job, TrainingRequest, gated_model, job_of, save_run
+from thresher.quiet import quiet
 
 if TYPE_CHECKING:
     from thresher.evaluation.quality import Quality

@@ -1,8 +1,10 @@
-"""The quantize job: one artifact, pruned and int8: a run's copy with calibrated scales, and its measured quality."""
+"""The quantize job: one artifact, pruned and int8: a run's copy with calibrated scales, perhaps trained on with them,
+and its measured quality."""
 
+import functools
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,20 +13,23 @@ from thresher.engine.arithmetic import STATIC
 from thresher.engine.backends.linear import check_int8
 from thresher.engine.find_scales import Text, find_scales
 from thresher.engine.scales import scales_file, write_scales
+from thresher.engine.weights import LayerScales
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.evaluation.agreement import Logits
 from thresher.evaluation.int8 import DTYPES, Measured, measure_arithmetics
 from thresher.evaluation.quality import check_outputs, encoded_inputs
-from thresher.jobs.places import alone, check_place
-from thresher.jobs.quiet import quiet
-from thresher.jobs.request import asked, heard
+from thresher.jobs.places import alone, check_output, check_place, pick_device
+from thresher.jobs.quantize_training import TrainedOn, settings_for, teacher_of, train_in_int8, write_weights
+from thresher.jobs.request import Note, asked, heard
 from thresher.jobs.rows import Rows, load_own_rows
 from thresher.jobs.texts import as_inputs, halves, unlabelled_task
 from thresher.models.checkpoint import MANIFEST, Checkpoint, load, read_manifest, replacing_folder
 from thresher.models.heads import head_of
+from thresher.quiet import quiet
 from thresher.records import provenance, write_json
 from thresher.tasks.files import read_texts
 from thresher.tasks.splits import fingerprint, spread
+from thresher.workplace import work_of
 
 if TYPE_CHECKING:
     from thresher.tasks import Example, Task
@@ -39,7 +44,10 @@ FEWEST = 16  # texts without labels: half of them say how near int8 comes to fp3
 class QuantizeRequest(Rows):
     """What `quantize` is asked for: a run's folder, the rows it was made with, and at most how many `rows` of them
     calibrate int8. With none named they are those of the run's own task. Or `texts`, a file without labels with one a
-    line: half of them calibrate, and the others are measured by agreement with fp32."""
+    line: half of them calibrate, and the others are measured by agreement with fp32.
+
+    `epochs` trains on after that, with the calibrated scales and the dense model as the teacher, on `device`;
+    `settings` are those of `TrainConfig` in place of the run's own, and `resume` goes on with an interrupted run."""
 
     PATHS: ClassVar[tuple[str, ...]] = (*Rows.PATHS, "train", "selection", "texts", "run", "out")
     COUNTS: ClassVar[tuple[str, ...]] = ("rows",)
@@ -50,9 +58,26 @@ class QuantizeRequest(Rows):
     selection: Path | None = None
     texts: Path | None = None
     rows: int = 256
+    epochs: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "auto"
+    resume: bool = False
     overwrite: bool = False
 
+    @property
+    def work(self) -> Path:
+        """Where the state of unfinished training lives."""
+        return work_of(self.out)
+
     def __post_init__(self) -> None:
+        if self.epochs is None and (self.settings or self.resume or self.device != "auto"):
+            raise ConfigError("settings (--set), --device and --resume are for training; say how long with --epochs")
+        if self.epochs is not None and not self.epochs > 0:
+            raise ConfigError(
+                f"epochs = {self.epochs:g} must be greater than 0; leave it out to quantize without training"
+            )
+        if self.epochs is not None and self.texts is not None:
+            raise ConfigError(f"--epochs trains on rows, and --texts {self.texts} has none; name the run's own rows")
         number = str(self.texts) if self.texts is not None else ""
         if number.isdigit() and not Path(number).is_file():
             rule = "texts names a file with one text a line"
@@ -107,12 +132,14 @@ class QuantizeResult:
     measured: dict[str, Measured]
     means: str
     provenance: dict[str, Any]
+    training: dict[str, Any] | None = None
 
     def block(self) -> dict[str, Any]:
         """What the copy's thresher.json says of it."""
         return {
             "kind": KIND,
             "calibration": {"rows": self.calibration_rows, "source": self.source},
+            **({} if self.training is None else {"training": self.training}),
             "quality": {
                 "split": self.split,
                 "rows": self.rows,
@@ -126,51 +153,88 @@ class QuantizeResult:
         return {"run": str(self.run), "out": str(self.out), "task": self.task, **self.block()}
 
 
-def quantize(run: str | Path | QuantizeRequest, *, progress: "Silent | None" = None, **given: Any) -> QuantizeResult:
+def quantize(
+    run: str | Path | QuantizeRequest, *, progress: "Silent | None" = None, note: Note | None = None, **given: Any
+) -> QuantizeResult:
     """Calibrate static int8 on training rows, measure it on the test rows, and save a copy of the run with both.
 
-    `given` are fields of `QuantizeRequest`: `quantize("runs/sst2", out="runs/sst2-int8", data="glue")`.
+    `given` are fields of `QuantizeRequest`: `quantize("runs/sst2", out="runs/sst2-int8", data="glue", epochs=1)`.
     """
-    shown, _ = heard(progress, None)
+    shown, say = heard(progress, note)
     request = asked(QuantizeRequest, run, given, name="run")
     with alone(request.out):
-        return _quantized(request, shown)
+        return _quantized(request, shown, say)
 
 
-def _quantized(request: QuantizeRequest, progress: "Silent") -> QuantizeResult:
-    check_quantize(request.run, request.out, overwrite=request.overwrite)
+def _quantized(request: QuantizeRequest, progress: "Silent", note: Note) -> QuantizeResult:
+    replaces = request.overwrite or request.resume
+    check_quantize(request.run, request.out, overwrite=replaces)
+    if request.epochs is not None:
+        check_output(request)
     manifest = read_manifest(request.run)
     task = request.load_own(manifest)
     with quiet():
         checkpoint = load(request.run)
         task = task or request.from_texts(manifest, checkpoint.model)
         check_outputs(checkpoint.model, task, name=request.run, manifest=manifest)
+        train = None if request.epochs is None else _training(request, checkpoint, task, progress, note)
         chosen = calibration_rows(task, request.rows)
         split, examples = next(iter(task.test.items()))
         length, model = trained_length(manifest), checkpoint.model
         read = [encoded_inputs(model, checkpoint.tokenizer, part, max_length=length) for part in (chosen, examples)]
         calibration, test = ([(row.input_ids, row.token_type_ids) for row in data.rows] for data in read)
         with progress.brief() as bars:
-            bars.begin("calibrating and measuring", total=len(calibration) + len(DTYPES) * len(test))
-
-            def advance(texts: int) -> None:
-                for _ in range(texts):
-                    bars.step()
-
-            return write_quantized(
+            bars.begin("calibrating", total=len(calibration))
+            scales = find_scales(model, calibration, on_texts=_steps(bars))
+        trained = None if train is None else train(scales)
+        with progress.brief() as bars:
+            bars.begin("measuring", total=len(DTYPES) * len(test))
+            result = write_quantized(
                 request.run,
                 request.out,
                 checkpoint,
                 task=task.spec.name,
-                calibration=calibration,
+                scales=scales,
+                calibrated_on=len(calibration),
                 source=request.source(task),
                 test=test,
                 split=split,
                 rows=len(examples),
                 score=scoring(task, examples, read[1], null_threshold=head_of(model).null_threshold),
-                overwrite=request.overwrite,
-                on_texts=advance,
+                trained=trained,
+                overwrite=replaces,
+                on_texts=_steps(bars),
             )
+    if trained is not None:
+        shutil.rmtree(request.work, ignore_errors=True)
+    return result
+
+
+def _steps(bars: "Silent") -> Callable[[int], None]:
+    def advance(texts: int) -> None:
+        for _ in range(texts):
+            bars.step()
+
+    return advance
+
+
+def _training(
+    request: QuantizeRequest, checkpoint: Checkpoint, task: "Task", progress: "Silent", note: Note
+) -> Callable[[Sequence[LayerScales]], TrainedOn]:
+    """The training that a request asks for, with what it needs at hand; it waits for the scales."""
+    assert request.epochs is not None  # who asks for none gets none
+    return functools.partial(
+        train_in_int8,
+        checkpoint,
+        task,
+        teacher=teacher_of(request.run, checkpoint),
+        config=settings_for(checkpoint.manifest, epochs=request.epochs, settings=request.settings),
+        work=request.work,
+        resume=request.resume,
+        device=pick_device(request.device),
+        progress=progress,
+        note=note,
+    )
 
 
 def scoring(
@@ -215,38 +279,43 @@ def write_quantized(
     checkpoint: Checkpoint,
     *,
     task: str,
-    calibration: Sequence[Text],
+    scales: Sequence[LayerScales],
+    calibrated_on: int,
     source: str,
     test: Sequence[Text],
     split: str,
     score: Callable[[Logits], dict[str, float]],
     rows: int | None = None,
+    trained: TrainedOn | None = None,
     overwrite: bool = False,
     on_texts: Callable[[int], None] = lambda count: None,
 ) -> QuantizeResult:
-    """Calibrate, measure, and write `out`: a copy of `run` with scales, and what is known of them in thresher.json.
+    """Measure, and write `out`: a copy of `run` with scales, and what is known of them in thresher.json.
 
-    `checkpoint` is the loaded run; `source` says where the calibration texts come from, `split` what the test texts
-    are; `score` gives the metrics of their logits, first of those in fp32; `rows` is how many rows the test texts make,
-    where it is not one a text. `on_texts` is told how many texts were just computed: every
-    calibration text once, every test text once for each of DTYPES.
+    `checkpoint` is the loaded run, whose model may have been `trained` on with the scales; `source` says where the
+    calibration texts come from, `split` what the test texts are; `score` gives the metrics of their logits, first of
+    those in fp32; `rows` is how many rows the test texts make, where it is not one a text. `on_texts` is told how many
+    texts were just computed, every one once for each of DTYPES.
     """
     check_quantize(run, out, overwrite=overwrite)
     with replacing_folder(out) as folder:
-        scales = find_scales(checkpoint.model, calibration, on_texts=on_texts)
         result = QuantizeResult(
             run=run,
             out=out,
             task=task,
-            calibration_rows=len(calibration),
+            calibration_rows=calibrated_on,
             source=source,
             split=split,
             rows=len(test) if rows is None else rows,
             measured=measure_arithmetics(checkpoint, scales, test, score=score, on_texts=on_texts),
             means=head_of(checkpoint.model).means,
             provenance=provenance(device="cpu", seed=None),
+            training=None if trained is None else trained.block,
         )
         shutil.copytree(run, folder, dirs_exist_ok=True)
+        if trained is not None:
+            write_weights(checkpoint.model, folder)
         write_scales(folder, scales)
-        write_json(folder / MANIFEST, {**read_manifest(run), "quantization": result.block()})
+        changed = {} if trained is None else trained.description
+        write_json(folder / MANIFEST, {**read_manifest(run), **changed, "quantization": result.block()})
     return result

@@ -11,10 +11,10 @@ from thresher.errors import CheckpointError, ConfigError, DataError
 from thresher.jobs.evaluate import evaluate_run
 from thresher.jobs.measure import plain, remarks_on
 from thresher.jobs.places import check_file
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note, asked, heard
 from thresher.jobs.rows import Rows
 from thresher.jobs.texts import as_inputs, unlabelled_task
+from thresher.quiet import quiet
 
 if TYPE_CHECKING:
     from thresher.evaluation.explain import Explanation

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.jobs.evaluate import check_length
 from thresher.jobs.places import alone
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note, Request, asked
+from thresher.quiet import quiet
 from thresher.workplace import expanded, has_state, work_of
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from thresher.errors import ConfigError
 from thresher.jobs.measure import Version, measure, plain, remarks_on, remember_threshold_
 from thresher.jobs.places import alone
 from thresher.jobs.prune import trained_as
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Note, heard
 from thresher.jobs.settings import SEARCH_SETTINGS, search_settings
 from thresher.jobs.training import Job, TrainingRequest, configured, gated_model, job_of, save_run
+from thresher.quiet import quiet
 
 if TYPE_CHECKING:
     from thresher.evaluation.quality import Quality

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from thresher.errors import ConfigError
-from thresher.jobs.quiet import quiet
 from thresher.jobs.request import Request, asked
+from thresher.quiet import quiet
 
 KEY_VARIABLE = "THRESHER_API_KEY"
 LEVELS = ("debug", "info", "warning", "error")

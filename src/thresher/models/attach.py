@@ -26,6 +26,7 @@ from thresher.models.attention import attention
 from thresher.models.gating import Gates
 from thresher.models.heads import head_of
 from thresher.models.registry import family_named, family_of
+from thresher.models.rounding import Products
 from thresher.models.slots import taken
 
 GATES_NAME = "thresher_gates"
@@ -117,10 +118,11 @@ def pruned_layer(
 ) -> Tensor:
     """One encoder layer whose attention sees live tokens only. hidden: (batch, tokens, width)."""
     batch, tokens, _ = hidden.shape
-    spec, steps = parts.spec, layer_steps(parts, training=training)
+    products = gates.products()
+    spec, steps = parts.spec, layer_steps(parts, products, training=training)
     query, key, value = (
         part.view(batch, tokens, spec.heads, -1).transpose(1, 2)
-        for part in _outputs(parts.qkv, attention_input(spec, steps, hidden), parts=3)
+        for part in _parted(products("qkv", parts.qkv, attention_input(spec, steps, hidden)), parts=3)
     )
     places, dropout = gates.places(), parts.attention_dropout if training else 0.0
     query, key = placed(spec, query, key, places, places)
@@ -143,25 +145,29 @@ def _convolved(beside: ConvolutionParts, hidden: Tensor, *, training: bool) -> T
     return beside.activation(F.dropout(found, beside.dropout, training))
 
 
-def layer_steps(parts: LayerParts, *, training: bool) -> Steps[Tensor]:
+def layer_steps(parts: LayerParts, products: Products, *, training: bool) -> Steps[Tensor]:
     """A layer's own modules, with its dropout."""
 
+    def output(context: Tensor) -> Tensor:
+        (made,) = products("attention_output", (parts.attention_output,), context)
+        return F.dropout(made, parts.attention_output_dropout, training)
+
     def feed_forward(values: Tensor) -> Tensor:
-        inner = inner_states(parts.spec, *_outputs(parts.ffn_in, values, parts=parts.spec.halves))
-        narrowed = parts.ffn_out(F.dropout(inner, parts.inner_dropout, training))
+        inner = inner_states(parts.spec, *_parted(products("ffn_in", parts.ffn_in, values), parts=parts.spec.halves))
+        (narrowed,) = products("ffn_out", (parts.ffn_out,), F.dropout(inner, parts.inner_dropout, training))
         return F.dropout(narrowed, parts.ffn_dropout, training)
 
     return Steps(
-        output=lambda context: F.dropout(parts.attention_output(context), parts.attention_output_dropout, training),
+        output=output,
         norms=(parts.attention_norm, parts.output_norm),
         feed_forward=feed_forward,
         add=torch.add,
     )
 
 
-def _outputs(linears: tuple[nn.Linear, ...], values: Tensor, *, parts: int) -> Sequence[Tensor]:
-    """Of so many modules, or the parts of what one gives for all."""
-    return linears[0](values).chunk(parts, dim=-1) if len(linears) == 1 else [linear(values) for linear in linears]
+def _parted(made: Sequence[Tensor], *, parts: int) -> Sequence[Tensor]:
+    """What so many modules gave, or the parts of what one gave for all."""
+    return made[0].chunk(parts, dim=-1) if len(made) == 1 else made
 
 
 class PrunedLayer(nn.Module):

@@ -31,6 +31,7 @@ from thresher.models.registry import family_named
 from thresher.models.rules import rule_from
 from thresher.models.sentence_folder import check_encoder, is_embedder, read_stored
 from thresher.models.stored import fit_tokenizer_, keep_stored_
+from thresher.quiet import quiet
 from thresher.records import write_json
 from thresher.text import first_line
 from thresher.workplace import expanded, path_problem, refusal
@@ -48,6 +49,7 @@ class Checkpoint:
     manifest: dict[str, Any] = field(default_factory=dict)
 
 
+@quiet()
 def save(
     model: Any,
     tokenizer: Any,
@@ -123,6 +125,7 @@ def _check_config(folder: Path, manifest: dict[str, Any]) -> None:
         )
 
 
+@quiet()
 def load_dense(
     path: str | Path, *, whole: bool = False, means: str | None = None, **config_changes: Any
 ) -> tuple[Any, Any]:

@@ -37,6 +37,12 @@ SPARE_SIZE = 10_000
 SPARE_NUMBERS = 2**24
 
 
+OWN_CODE = (
+    "it is of a kind that transformers does not know, and comes with code of its own, which thresher never runs; "
+    "take a model of a family that is listed by: thresher doctor --families"
+)
+
+
 @dataclass(frozen=True)
 class Held:
     """What the weights' files hold: tensors (None where only unpickling would tell), all their numbers, and the largest
@@ -62,6 +68,8 @@ def read_config(path: str | Path, **changes: Any) -> Any:
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False, **changes)
     except Exception as error:  # a damaged file raises many kinds, from OSError to the hub library's own
+        if "trust_remote_code" in str(error):
+            raise unreadable(name, OWN_CODE) from error
         nowhere = "" if Path(name).exists() else f"; there is no folder {name} either"
         raise unreadable(name, f"{first_line(error)}{nowhere}") from error
 

@@ -14,6 +14,7 @@ from thresher.core.gates import first_alone, hard_keep, limit_of, protected_toke
 from thresher.core.scores import at_least_float32, attention_probabilities, relative_scores, scores_in, value_scores
 from thresher.errors import ConfigError, ModelError
 from thresher.methods import score_of
+from thresher.models.rounding import Products, Rounding, plain_products
 from thresher.models.rules import Rule
 from thresher.models.slots import Slots
 
@@ -55,12 +56,14 @@ class Trace:
 class Gates(nn.Module):
     """Thresholds and the pruning state that the layers of one model share.
 
-    `rule`, where there is one, decides instead of the thresholds.
+    `rule`, where there is one, decides instead of the thresholds; `rounding`, where there is one, makes products lose
+    what int8 loses.
     A forward pass calls `begin`, then `probabilities` and `decide` once per layer pass, in order, and `end`.
     """
 
     thresholds: nn.Parameter  # (layers,)
     rule: Rule | None
+    rounding: Rounding | None
 
     def __init__(self, config: PruneConfig, thresholds: Sequence[float], *, restores: bool = False) -> None:
         """`restores`: the head reads dropped tokens, too, by the states they leave behind."""
@@ -70,6 +73,7 @@ class Gates(nn.Module):
         self.restores = restores
         self.thresholds = nn.Parameter(torch.tensor(list(thresholds), dtype=torch.float32), requires_grad=False)
         self.register_module("rule", None)
+        self.register_module("rounding", None)
         self.left_out: Tensor | None = None  # (layers,) boolean: those that hand on what they get, for the moment
         self.shortens = False  # leaves dropped tokens out of the layers' tensors
         self.alone_from = len(thresholds)  # while recording, when nobody can look: what `first_alone` said before
@@ -181,6 +185,10 @@ class Gates(nn.Module):
         if trace.slots is not None:
             return trace.slots.places
         return torch.arange(trace.protected.shape[1], device=trace.protected.device)[None]
+
+    def products(self) -> Products:
+        """How the layer that begins multiplies with its matrices."""
+        return plain_products if self.rounding is None else self.rounding.products_of(len(self._running().scores))
 
     def probabilities(self, logits: Tensor, inside: Tensor | None = None) -> Tensor:
         """Attention over what is still alive. logits: (batch, heads, queries, keys); inside: of windows, or None."""

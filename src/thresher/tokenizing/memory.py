@@ -5,7 +5,6 @@ itself. The tokenizer reads every new word; what it made of it is kept here. Eve
 words by themselves (a special token written out in the text) is left to the tokenizer.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,16 +81,14 @@ class WordMemory:
     @staticmethod
     def of(inner: Any) -> "WordMemory | None":
         """None where a text is more than its words to this tokenizer, or might be."""
-        told = json.loads(inner.to_str())
-        normalizer, cutter = told.get("normalizer") or {}, told.get("pre_tokenizer") or {}
-        added = told.get("added_tokens") or []
-        kinds = (normalizer.get("type"), cutter.get("type"), told["model"].get("type"))
+        kinds = tuple(type(part).__name__ for part in (inner.normalizer, inner.pre_tokenizer, inner.model))
         if kinds != ("BertNormalizer", "BertPreTokenizer", "WordPiece"):
             return None
+        added = list(inner.get_added_tokens_decoder().values())
         # A token that is searched for in normalized text may stand there in many ways.
-        if len(added) > MANY_ADDED or any(token["normalized"] for token in added):
+        if len(added) > MANY_ADDED or any(token.normalized for token in added):
             return None
-        return WordMemory(inner, lowercase=bool(normalizer["lowercase"]), added=[token["content"] for token in added])
+        return WordMemory(inner, lowercase=bool(inner.normalizer.lowercase), added=[token.content for token in added])
 
     def ids(self, text: str) -> list[int] | None:
         """The text's ids without special tokens; None where only the tokenizer can tell."""

@@ -13,9 +13,9 @@ from thresher.tokenizing.windows import Windows
 N_BEST = 20
 LONGEST = 30  # tokens of an answer
 JOINER = "\u200d"  # between the parts of an emoji
-JOINING = (
-    JOINER + "\ufe0e\ufe0f\u20e3\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
-)  # and what belongs to the one before
+JOINING = JOINER + "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"  # and skin, which is the one before's
+TAGS = "".join(map(chr, range(0xE0020, 0xE0080)))  # which name a region after a black flag
+FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))  # two are a flag
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,29 @@ def best_spans(
     return list(zip(begins, ends, scores[first, more].tolist(), strict=True))
 
 
-def whole_characters(text: str, end: int) -> int:
-    """The end, moved on where it would cut what is one character to the eye: accents after their letter, which many
-    tokenizers leave out, and the parts of an emoji."""
-    while 0 < end < len(text) and (unicodedata.combining(text[end]) or text[end] in JOINING or text[end - 1] == JOINER):
+def whole_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span without white space at its ends, which some tokenizers have tokens of, and widened where an end would
+    cut what is one character to the eye: marks and their letter, which many tokenizers part or leave out, and the parts
+    of an emoji or a flag. A span of white space alone stays as it is."""
+    if inner := text[start:end].strip():
+        start += text[start:end].index(inner)
+        end = start + len(inner)
+    while _parted(text, start):
+        start -= 1
+    while _parted(text, end):
         end += 1
-    return end
+    return start, end
+
+
+def _parted(text: str, place: int) -> bool:
+    """Whether a cut in front of text[place] parts one character."""
+    if not 0 < place < len(text):
+        return False
+    before, after = text[place - 1], text[place]
+    if unicodedata.category(after)[0] == "M" or after in JOINING or before == JOINER or after in TAGS:
+        return not before.isspace()
+    flags = len(text[:place]) - len(text[:place].rstrip(FLAG_LETTERS)) if after in FLAG_LETTERS else 0
+    return flags % 2 == 1
 
 
 def answer_text(found: Found | None, context: str) -> str:
@@ -102,7 +119,8 @@ def answer_text(found: Found | None, context: str) -> str:
     if found is None or not found.candidates:
         return ""
     best = found.candidates[0]
-    return context[best.start : whole_characters(context, best.end)]
+    start, end = whole_span(context, best.start, best.end)
+    return context[start:end]
 
 
 def _softmax(scores: Sequence[float]) -> list[float]:

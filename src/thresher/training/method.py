@@ -106,7 +106,7 @@ class Method:
         """Hold the target while the weights change."""
 
     def finish(self) -> float | None:
-        """The best checkpoint is back in the model. Whoever chooses anew gives the selection score of what it chose."""
+        """Called with the best checkpoint in the model. A method that then chooses once more returns the new score."""
         return None
 
     def about(self) -> dict[str, Any]:
@@ -117,6 +117,16 @@ class Method:
         """`shown` as steps of progress; not so in the middle of a stage, whose steps are others."""
         show = self.run.progress.step if shown else Silent().step
         return scale_to_target(scaler, self.run.cost, target, lambda flops: show(flops=flops))
+
+
+class Settled(Method):
+    """Decisions stay as the gates make them; only weights are trained on. No method to choose by name."""
+
+    name = "settled"
+    prunes = False  # to no target: there is nothing to be met
+
+    def begin(self) -> None:
+        """The gates keep their rule and their thresholds."""
 
 
 class Thresholds(Method):

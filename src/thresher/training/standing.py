@@ -1,10 +1,14 @@
 """Where a run stands, and which data it is a run on: what an interrupted run must know to go on."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from thresher.config import PruneConfig, TrainConfig
 from thresher.tasks.encode import EncodedSet
+
+FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
 
 
 @dataclass
@@ -25,7 +29,22 @@ class Standing:
     seconds: float = 0.0
 
 
-def digest_of(*sets: EncodedSet) -> str:
+def identity_of(
+    config: TrainConfig, prune: PruneConfig, *, model: list[Any], finetune: bool, rows: Iterable[EncodedSet]
+) -> dict[str, Any]:
+    """Everything that must be the same for a resumed run to be the run that was interrupted."""
+    settings = {name: value for name, value in config.to_dict().items() if name not in FREE_TO_CHANGE}
+    about = {"prune settings": prune.to_dict(), "model": model, "finetune": finetune, "data": _digest(rows)}
+    return {**settings, **about}
+
+
+def changed_settings(about: dict[str, Any], identity: dict[str, Any]) -> list[str]:
+    """Names of what is not as the snapshot tells `about` it."""
+    before = about.get("identity", {})
+    return sorted(name for name, value in identity.items() if before.get(name) != value)
+
+
+def _digest(sets: Iterable[EncodedSet]) -> str:
     """A fingerprint of the rows."""
     digest = hashlib.sha256()
     for data in sets:

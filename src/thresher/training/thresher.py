@@ -8,7 +8,7 @@ stay nearest to the dense model's gets the rest.
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -61,15 +61,17 @@ class Fall:
     """The knob that finds where shares must fall for a target: the larger the factor, the earlier. It leaves the gates
     with the rule `fitted`, which knows the thresholds."""
 
-    def __init__(self, gates: Gates, *, width: float, centre: float) -> None:
-        self._gates, self._width, self._centre = gates, width, centre
+    def __init__(self, gates: Gates, *, width: float, centre: float, floor: float = 0.0) -> None:
+        self._gates, self._width, self._centre, self._floor = gates, width, centre, floor
         self._tried: dict[float, ByQuantile] = {}
 
     def apply(self, factor: float) -> None:
         """What was tried before comes back with the thresholds that were found then."""
         if factor not in self._tried:
             layers, collapse_last = len(self._gates.thresholds), self._gates.config.collapse_last
-            shares = falling_shares(self._centre / factor, self._width, layers=layers, collapse_last=collapse_last)
+            shares = falling_shares(
+                self._centre / factor, self._width, layers=layers, collapse_last=collapse_last, floor=self._floor
+            )
             self._tried[factor] = ByQuantile(shares)
         self.fitted = self._gates.rule = self._tried[factor]
 
@@ -120,6 +122,7 @@ class Thresher(Method):
 
     name = "thresher"
     knob = "shares"
+    floor: ClassVar[float] = 0.0  # the share that no layer goes below
 
     def begin(self) -> None:
         layers, config = self.run.shape.layers, self.gates.config
@@ -187,8 +190,8 @@ class Thresher(Method):
         by_width = {f"{self._widths[index]:g}": value for index, value in found.items()}
         self._rounds[str(step)] = by_width
         self.run.remember(self._rounds)
-        said = ", ".join(f"{width} layers: {value:.4f}" for width, value in by_width.items())
-        self.run.progress.note(f"divergence from the dense model, tokens falling within {said}")
+        said = ", ".join(f"{float(width):.3g}: {value:.4f}" for width, value in by_width.items())
+        self.run.progress.note(f"divergence from the dense model, by the layers over which tokens fall: {said}")
         return kept
 
     def _divergence_of(self, index: int) -> float:
@@ -201,7 +204,7 @@ class Thresher(Method):
     def _fit(self, index: int, target: float, *, shown: bool) -> float:
         """Find where the fall of this shape must lie, and the thresholds for it."""
         rule = self.rule
-        search = Fall(self.gates, width=self._widths[index], centre=target * self.run.shape.layers)
+        search = Fall(self.gates, width=self._widths[index], centre=target * self.run.shape.layers, floor=self.floor)
         try:
             reached = self._scale(search, target, shown=shown)
         finally:

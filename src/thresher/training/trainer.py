@@ -30,17 +30,15 @@ from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.judge import Judge, blind
-from thresher.training.method import Method, Run
+from thresher.training.method import Method, Run, Settled
 from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.progress import Silent
 from thresher.training.sample import cost_sample, encoded, protected_counts
 from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
-from thresher.training.standing import Standing, digest_of
+from thresher.training.standing import Standing, changed_settings, identity_of
 from thresher.training.targets import Targets
-
-FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its resumption
 
 
 class Trainer:
@@ -49,7 +47,8 @@ class Trainer:
     `fit` leaves the best checkpoint in the model, gates in hard mode. With `work`, the state is saved there at
     evaluations, at least `save_seconds` apart, and on Ctrl-C or SIGTERM; `resume=True` goes on from it.
     `finetune=True` trains the dense model first. `config.method` says how tokens are chosen, and by what they are
-    judged where `PruneConfig` leaves it open; `method` gives the class of that name.
+    judged where `PruneConfig` leaves it open; `method` gives the class of that name. With a `teacher`, weights of the
+    dense model, the hard stage alone trains a pruned model on, whose decisions stay.
     """
 
     def __init__(
@@ -61,6 +60,7 @@ class Trainer:
         *,
         method: type[Method] | None = None,
         finetune: bool = False,
+        teacher: dict[str, Tensor] | None = None,
         work: Path | None = None,
         resume: bool = False,
         progress: Silent | None = None,
@@ -102,12 +102,12 @@ class Trainer:
             remember=memory.remember,
             means=task.spec.means,
         )
-        self.method = method(run)
+        self.method = method(run) if teacher is None else Settled(run)
         self.model.to(self.accelerator.device)
-        self._first_stage = "soft" if method.learns else "hard"
+        self._first_stage = "soft" if self.method.learns else "hard"
         self.standing = Standing(stage="finetune" if finetune else self._first_stage)
         self._best: dict[str, Tensor] = {}
-        self._teacher: dict[str, Tensor] = {}
+        self._teacher = dict(teacher or {})
         self._resumed: dict[str, dict[str, Tensor]] = {}
         self._began = self._saved = time.monotonic()
         if resume:
@@ -356,9 +356,7 @@ class Trainer:
         if self.work is None:
             raise RunError("resume needs the work folder of the interrupted run")
         groups, about = read_snapshot(self.work)
-        identity = self._identity
-        changed = sorted(name for name, value in identity.items() if about.get("identity", {}).get(name) != value)
-        if changed:
+        if changed := changed_settings(about, self._identity):
             raise RunError(
                 f"the interrupted run had other settings for: {', '.join(changed)}; resume with the same ones"
             )
@@ -370,20 +368,12 @@ class Trainer:
 
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
-        """Everything that must be the same for a resumed run to be the run that was interrupted."""
-        settings = {name: value for name, value in self.config.to_dict().items() if name not in FREE_TO_CHANGE}
-        return {
-            **settings,
-            "prune settings": self.gates.config.to_dict(),
-            "model": [self.model.config.model_type, *self.shape.numbers()],
-            "finetune": self.finetune,
-            "data": digest_of(self.train_set, self.selection_set),
-        }
+        model = [self.model.config.model_type, *self.shape.numbers()]
+        rows = (self.train_set, self.selection_set)
+        return identity_of(self.config, self.gates.config, model=model, finetune=self.finetune, rows=rows)
 
     def _seconds(self) -> float:
         return self.standing.seconds + time.monotonic() - self._began
-
-    # ---- small things
 
     def _steps(self, *epochs: float) -> int:
         """Optimizer steps of stages of so many epochs, together."""

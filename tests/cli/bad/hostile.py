@@ -55,7 +55,7 @@ FOLDERS = [
     Bad(
         "custom code",
         MODEL,
-        ("cannot read a model configuration",),
+        ("code of its own, which thresher never runs", "doctor --families"),
         prepare=copied_model(model_type="x", auto_map={"AutoConfig": "a.B"}),
     ),
     Bad(

@@ -53,6 +53,33 @@ def test_every_family_and_head(family: str, reads: str | None, score: str) -> No
         np.testing.assert_allclose(found, expected.outputs.numpy(), **TOLERANCE)
 
 
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("reads", [None, "first"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_idle_rows_change_nothing(family: str, reads: str | None, score: str) -> None:
+    """Rows in multiples of 4: also for texts of 1 token, and where a convolution would see its neighbours."""
+    more = {"conv_kernel_size": 3} if family == "deberta-v2" and reads is None else {}
+    model = tiny_model(family, **more) if more else gated(family, reads=reads, score=score)
+    if more:
+        prune_with_(model, SOME, score=score)
+    inputs = ragged(model, extra=2)
+    expected = expected_of(model, inputs)
+    graph = graph_of(model, one=True, kept=True, step=4)
+    assert sum(node.op_type == "Pad" for node in graph.graph.node) >= 2, "the input's rows, and a layer's"
+    found, kept = answer(opened(graph), arrays(inputs), name_of(reads), "kept")
+    assert kept.tolist() == expected.kept.tolist()
+    np.testing.assert_allclose(found, expected.outputs.numpy(), **TOLERANCE)
+
+
+REFUSED = [("mean", {"one": True}), (None, {}), (None, {"one": True, "passed": True})]
+
+
+@pytest.mark.parametrize(("reads", "form"), REFUSED)
+def test_idle_rows_are_refused_where_they_would_be_read(reads: str | None, form: dict[str, bool]) -> None:
+    with pytest.raises(ModelError, match="step = 4 is for single texts of which first tokens alone are read"):
+        graph_of(gated("bert", reads=reads), step=4, **form)
+
+
 DEBERTA = {
     "a convolution": {"conv_kernel_size": 3},
     "a grouped one": {"conv_kernel_size": 3, "conv_groups": 2, "share_att_key": False},

@@ -70,3 +70,37 @@ def test_all_rows_in_order(device: str) -> None:
     ones, zeros = torch.ones(24, device=device), torch.zeros(24, device=device)
     found = add_norm(values, values, ones, zeros, epsilon=1e-5)
     torch.testing.assert_close(found, add_norm_reference(values, values, ones, zeros, epsilon=1e-5))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("parts", [0, 3])
+def test_sums_are_stored_too(parts: int, dtype: torch.dtype, device: str) -> None:
+    """As pre-norm layers need them: live rows only, and the norm is what it is without."""
+    live, width = 13, 48
+    values = numbers(live + SPARE, width, dtype=dtype, device=device, live=live)
+    if parts:
+        values = torch.stack([values.float() / (part + 1) for part in range(parts)])
+    residual = numbers(live + SPARE, width, dtype=dtype, device=device, live=live, seed=1)
+    weight, bias = (numbers(width, dtype=torch.float32, device=device, seed=seed) for seed in (2, 3))
+    count = torch.tensor([live], dtype=torch.int32, device=device)
+    sums = torch.full_like(residual, 7.0)
+    found = add_norm(values, residual, weight, bias, epsilon=1e-5, count=count, sums=sums)
+    alone = add_norm(values, residual, weight, bias, epsilon=1e-5, count=count)
+    assert torch.equal(found[:live], alone[:live]) and (sums[live:] == 7.0).all()
+    together = values.double() if not parts else values.double().sum(dim=0)
+    truth = (together + residual.double())[:live]
+    assert_as_exact_as_plain_torch(sums[:live], truth.to(dtype), truth)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_without_a_residual(dtype: torch.dtype, device: str) -> None:
+    live = 13
+    values = numbers(live + SPARE, 48, dtype=dtype, device=device, live=live)
+    weight, bias = (numbers(48, dtype=dtype, device=device, seed=seed) for seed in (2, 3))
+    count = torch.tensor([live], dtype=torch.int32, device=device)
+    given = (values, None, weight, bias)
+    found, plain = (way(*given, epsilon=1e-5, count=count) for way in (add_norm, add_norm_reference))
+    truth = add_norm_reference(*doubled(given), epsilon=1e-5, count=count)
+    assert_as_exact_as_plain_torch(found[:live], plain[:live], truth[:live])

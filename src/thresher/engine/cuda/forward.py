@@ -1,4 +1,10 @@
-"""The layer loop on the GPU. It never waits for the device; what follows a pruning may: see live.py."""
+"""The layer loop on the GPU. It never waits for the device; what follows a pruning may: see live.py.
+
+Two things go from layer to layer: hidden states, and what attention is given. They are the same in post-norm models. In
+pre-norm ones the second is normalised, in the pass that adds up the first: so a layer is told which norm follows it.
+"""
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -7,7 +13,7 @@ from thresher.core.plan import PruningPlan
 from thresher.engine.cuda.batch import Inputs
 from thresher.engine.cuda.live import Counts, Live
 from thresher.engine.cuda.model import GpuLayer, GpuModel
-from thresher.engine.cuda.products import Count, normed_product, product
+from thresher.engine.cuda.products import Count, normed, normed_product, product, summed_product
 from thresher.engine.kernels.attention import attention
 from thresher.engine.kernels.behind import leave_behind, mean_behind
 from thresher.engine.kernels.embeddings import embed
@@ -26,39 +32,54 @@ class Forward:
 
     def __call__(self, inputs: Inputs, counts: Counts) -> Tensor:
         """The head's outputs (sequences, outputs) in float32, or (capacity, outputs) where it reads tokens."""
-        hidden, live, plan = self._embedded(inputs, counts.live), counts.live, self.plan
+        hidden, live, plan, model = self._embedded(inputs, counts.live), counts.live, self.plan, self.model
         tokens, starts = live.tokens, live.cu_seqlens
+        given = normed(hidden, model.layers[0].attention_norm, tokens) if model.layers[0].pre_norm else hidden
         states = torch.empty_like(hidden) if plan.restores else None
-        for layer, threshold in zip(self.model.layers[: plan.alone], plan.thresholds, strict=False):
-            context, received = self._attend(layer, hidden, live, scored=threshold > 0)
+        for index, threshold in enumerate(plan.thresholds[: plan.alone]):
+            layer = model.layers[index]
+            context, received = self._attend(layer, given, live, scored=threshold > 0)
+            beside = None if layer.beside is None else layer.beside.of(hidden, live)
             rows = None
             if received is not None:
                 kept = self._prune(received, live, threshold)
                 if states is not None:
                     leave_behind(states, hidden, live.cu_seqlens, live.positions, starts, keep=kept.keep)
                 live, rows = counts.settle(kept, live)
-            hidden = _finish(layer, context, hidden, live.tokens, rows=rows, residual_rows=rows)
+            hidden, given = self._finish(index, context, hidden, live.tokens, rows=rows, residual_rows=rows)
+            if layer.beside is not None and beside is not None:
+                hidden = given = layer.beside.joined(hidden, beside, live.tokens, rows=rows)
         if states is None:
-            return self._head(self._of_first_tokens(hidden, live), live.sequences)
+            return self._head(self._of_first_tokens(hidden, given, live), live.sequences)
         leave_behind(states, hidden, live.cu_seqlens, live.positions, starts, keep=None)
+        states = normed(states, model.final_norm, tokens)
         if plan.reads == "tokens":
             return self._head(states, tokens)
         return self._head(mean_behind(states, starts), live.sequences)
 
-    def _attend(self, layer: GpuLayer, hidden: Tensor, live: Live, *, scored: bool) -> tuple[Tensor, Tensor | None]:
+    def _attend(self, layer: GpuLayer, given: Tensor, live: Live, *, scored: bool) -> tuple[Tensor, Tensor | None]:
         """Context (capacity, width), and what each token received in every head where it is asked for."""
-        qkv = product(hidden, layer.qkv, live.tokens)
+        qkv = product(given, layer.qkv, live.tokens)
         _rotate(layer, qkv, live)
         return attention(
             qkv,
             live.cu_seqlens,
-            heads=layer.heads,
             max_length=live.max_length,
             score=self.plan.score if scored else None,
-            positions=live.positions,
-            distance_bias=self.model.distance_bias,
             mostly_long=live.mostly_long,
+            **self._places(layer, live),
         )
+
+    def _places(self, layer: GpuLayer, live: Live) -> dict[str, Any]:
+        """What both kernels of attention are told beside states."""
+        return {
+            "heads": layer.heads,
+            "positions": live.positions,
+            "distance_bias": self.model.distance_bias,
+            "distances": layer.distances,
+            "window": layer.window,
+            "divisor": layer.divisor,
+        }
 
     def _prune(self, received: Tensor, live: Live, threshold: float) -> Kept:
         return prune(
@@ -88,26 +109,47 @@ class Forward:
         )
         return hidden if model.projection is None else product(hidden, model.projection, live.tokens)
 
-    def _of_first_tokens(self, hidden: Tensor, live: Live) -> Tensor:
-        """The layers that pass on these only: (sequences, width)."""
-        layer, *rest = self.model.layers[self.plan.alone :]
-        first = live.cu_seqlens[:-1]
-        query = product(hidden, layer.projection(0), live.sequences, rows=first)
-        key_value = product(hidden, layer.projection(1, 2), live.tokens)
+    def _of_first_tokens(self, hidden: Tensor, given: Tensor, live: Live) -> Tensor:
+        """The layers that pass on these only, and the last norm: (sequences, width)."""
+        alone, first = self.plan.alone, live.cu_seqlens[:-1]
+        layer = self.model.layers[alone]
+        query = product(given, layer.projection(0), live.sequences, rows=first)
+        key_value = product(given, layer.projection(1, 2), live.tokens)
         _rotate(layer, key_value, live)  # first tokens' queries are at position 0, and stay
-        context = attend_first(
-            query,
-            key_value,
-            live.cu_seqlens,
-            heads=layer.heads,
-            positions=live.positions,
-            distance_bias=self.model.distance_bias,
-        )
-        hidden = _finish(layer, context, hidden, live.sequences, rows=None, residual_rows=first)
-        for layer in rest:  # a token that is alone takes its own value
-            value = product(hidden, layer.projection(2), live.sequences)
-            hidden = _finish(layer, value, hidden, live.sequences, rows=None, residual_rows=None)
-        return hidden
+        context = attend_first(query, key_value, live.cu_seqlens, **self._places(layer, live))
+        beside = None if layer.beside is None else layer.beside.of(hidden, live)
+        hidden, given = self._finish(alone, context, hidden, live.sequences, rows=None, residual_rows=first)
+        if layer.beside is not None and beside is not None:
+            hidden = given = layer.beside.joined(hidden, beside, live.sequences, rows=first)
+        for index in range(alone + 1, len(self.model.layers)):  # a token that is alone takes its own value
+            value = product(given, self.model.layers[index].projection(2), live.sequences)
+            hidden, given = self._finish(index, value, hidden, live.sequences, rows=None, residual_rows=None)
+        return given
+
+    def _finish(
+        self,
+        index: int,
+        context: Tensor,
+        hidden: Tensor,
+        count: Count,
+        *,
+        rows: Tensor | None,
+        residual_rows: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The rest of a layer, of the rows that stay: hidden states, and what the next layer's attention is given."""
+        layer = self.model.layers[index]
+        which: Any = {"rows": rows, "residual_rows": residual_rows}
+        if not layer.pre_norm:
+            assert layer.attention_norm is not None  # of post-norm layers
+            attended = normed_product(context, layer.attention_output, hidden, layer.attention_norm, count, **which)
+            inner = _inner(layer, attended, count)
+            hidden = normed_product(inner, layer.ffn_out, attended, layer.output_norm, count)
+            return hidden, hidden
+        last = index + 1 == len(self.model.layers)
+        follows = self.model.final_norm if last else self.model.layers[index + 1].attention_norm
+        assert follows is not None  # of pre-norm models
+        attended, given = summed_product(context, layer.attention_output, hidden, layer.output_norm, count, **which)
+        return summed_product(_inner(layer, given, count), layer.ffn_out, attended, follows, count)
 
     def _head(self, read: Tensor, count: Count) -> Tensor:
         """What is read (rows, width) -> (rows, outputs) in float32; `count` of the rows mean something."""
@@ -116,6 +158,7 @@ class Forward:
             read = product(read.to(head.dense.weight.dtype), head.dense, count)
         if head.activation is not None:
             read = head.activation(read)
+        read = normed(read, head.norm, count)
         if head.output is not None:
             tile, _ = plan(count.expected, head.output.weight)
             # As one part, because parts are float32: so are outputs.
@@ -131,29 +174,10 @@ def _rotate(layer: GpuLayer, projected: Tensor, live: Live) -> None:
         rotate_(projected, live.positions, *layer.turns, columns=columns, count=live.tokens.on_device)
 
 
-def _finish(
-    layer: GpuLayer,
-    context: Tensor,
-    hidden: Tensor,
-    count: Count,
-    *,
-    rows: Tensor | None,
-    residual_rows: Tensor | None,
-) -> Tensor:
-    """Output projection, residual and norm, FFN, residual and norm, of the rows that stay."""
-    attended = normed_product(
-        context,
-        layer.attention_output,
-        hidden,
-        layer.attention_norm,
-        count,
-        rows=rows,
-        residual_rows=residual_rows,
-    )
-    inner = product(attended, layer.ffn_in, count, activation="none" if layer.gated else layer.activation)
+def _inner(layer: GpuLayer, values: Tensor, count: Count) -> Tensor:
+    """What the feed-forward narrows again: (capacity, inner width)."""
+    inner = product(values, layer.ffn_in, count, activation="none" if layer.gated else layer.activation)
     if layer.other is not None:
         states, *gate = inner.chunk(2 if layer.gated else 1, dim=-1)
-        inner = layer.other(states) * gate[0] if gate else layer.other(states)
-    elif layer.gated:
-        inner = gated(inner, activation=layer.activation, count=count.on_device)
-    return normed_product(inner, layer.ffn_out, attended, layer.output_norm, count)
+        return layer.other(states) * gate[0] if gate else layer.other(states)
+    return gated(inner, activation=layer.activation, count=count.on_device) if layer.gated else inner

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from thresher.core.places import turns
+from thresher.core.places import Relative, turns
+from thresher.engine.cuda.beside import Beside, beside_of
+from thresher.engine.kernels.distances import Distances
 from thresher.engine.kernels.gate import ACTIVATIONS as GATES
 from thresher.engine.kernels.linear import ACTIVATIONS as PRODUCTS
 from thresher.engine.kernels.linear import ALIGNED
@@ -17,19 +19,25 @@ from thresher.errors import ModelError
 @dataclass(frozen=True)
 class GpuLayer:
     """One layer pass. `activation` is one that the kernels know, or "none" with the function in `other`. `turns`:
-    cosines and sines (positions, half a head's width) in float32, where queries and keys are rotated."""
+    cosines and sines (positions, half a head's width) in float32, where queries and keys are rotated. window, divisor,
+    distances: see the kernel of attention. The first norm of a pre-norm model may be None: identity."""
 
     heads: int
     qkv: Affine
     attention_output: Affine
-    attention_norm: Norm
+    attention_norm: Norm | None
     ffn_in: Affine
     activation: str
     other: Callable[[Tensor], Tensor] | None
     ffn_out: Affine
     output_norm: Norm
     gated: bool = False
+    pre_norm: bool = False
     turns: tuple[Tensor, Tensor] | None = None
+    window: int | None = None
+    divisor: float | None = None
+    distances: Distances | None = None
+    beside: Beside | None = None
 
     def projection(self, *parts: int) -> Affine:
         """The product for some of queries, keys and values (0, 1, 2), neighbours: a view of the one for all."""
@@ -51,6 +59,7 @@ class GpuModel:
     embedding_norm: Norm
     projection: Affine | None
     layers: list[GpuLayer]
+    final_norm: Norm | None
     distance_bias: Tensor | None
     head: HeadWeights
 
@@ -71,8 +80,30 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
         return Affine(tensor(given.weight), tensor(given.bias))
 
     def norm(given: Norm | None) -> Norm:
-        assert given is not None  # of post-norm layers, which the executor asks for
+        if given is None:
+            raise ModelError(
+                "the cuda backend cannot compute models in which a norm is missing but the very first one of pre-norm "
+                "layers; use device = 'cpu', or backend = 'reference' with device = 'cuda'"
+            )
         return given.to(torch.float32, device)
+
+    def maybe(given: Norm | None) -> Norm | None:
+        return None if given is None else norm(given)
+
+    def distances(given: Relative | None) -> Distances | None:
+        if given is None:
+            return None
+        keys, queries = (None if part is None else tensor(part) for part in (given.keys, given.queries))
+        return Distances(keys, queries, index_of(given.rows))
+
+    def index_of(rows: Tensor) -> Tensor:
+        """Of every distance that there can be; layers that share the rows share what is made of them."""
+        if id(rows) not in indices:
+            reach = len(rows) // 2
+            distance = torch.arange(1 - weights.positions, weights.positions, device=rows.device)
+            found = rows[distance.clamp(-reach, reach) + reach]
+            indices[id(rows)] = found.to(device, torch.int32)
+        return indices[id(rows)]
 
     def layer(given: Layer) -> GpuLayer:
         activation = activation_name(given.spec.activation)
@@ -81,16 +112,22 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
             heads=given.spec.heads,
             qkv=affine(given.qkv),
             attention_output=affine(given.attention_output),
-            attention_norm=norm(given.attention_norm),
+            attention_norm=maybe(given.attention_norm) if given is weights.layers[0] else norm(given.attention_norm),
             ffn_in=affine(given.ffn_in),
             activation=activation,
             other=given.spec.activation if activation == "none" else None,
             ffn_out=affine(given.ffn_out),
             output_norm=norm(given.output_norm),
             gated=given.spec.gated,
+            pre_norm=given.spec.pre_norm,
             turns=None if given.spec.rotary_base is None else tables[given.spec.rotary_base],
+            window=given.spec.window,
+            divisor=given.spec.divisor,
+            distances=distances(given.relative),
+            beside=None if given.convolution is None else beside_of(given.convolution, affine=affine, norm=norm),
         )
 
+    indices: dict[int, Tensor] = {}
     tables = {
         base: _tables(base, weights.positions, weights.specs[0].head_width, device)
         for base in {spec.rotary_base for spec in weights.specs if spec.rotary_base is not None}
@@ -104,10 +141,12 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
         embedding_norm=norm(weights.embedding_norm),
         projection=None if weights.projection is None else affine(weights.projection),
         layers=[made[id(each)] for each in weights.layers],
+        final_norm=maybe(weights.final_norm),
         distance_bias=None if bias is None else tensor(bias.t(), torch.float32).t(),
         head=replace(
             head,
             dense=None if head.dense is None else affine(head.dense),
+            norm=maybe(head.norm),
             output=None if head.output is None else affine(head.output),
         ),
     )

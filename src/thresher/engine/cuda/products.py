@@ -46,8 +46,10 @@ def normed_product(
     *,
     rows: Tensor | None = None,
     residual_rows: Tensor | None = None,
+    into: Tensor | None = None,
 ) -> Tensor:
-    """LayerNorm(values[rows] @ weight.T + bias + residual[residual_rows]): (capacity, outputs)."""
+    """LayerNorm(values[rows] @ weight.T + bias + residual[residual_rows]): (capacity, outputs). `into`: the same
+    before the norm is written there."""
     offset = None
     if _by_library(values, count, rows):
         sums = F.linear(values, affine.weight, affine.bias)
@@ -67,7 +69,32 @@ def normed_product(
         offset=offset,
         rows=residual_rows,
         count=count.on_device,
+        sums=into,
     )
+
+
+def summed_product(
+    values: Tensor,
+    affine: Affine,
+    residual: Tensor,
+    norm: Norm,
+    count: Count,
+    *,
+    rows: Tensor | None = None,
+    residual_rows: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """For pre-norm layers: values[rows] @ weight.T + bias + residual[residual_rows], and its norm, in one pass."""
+    capacity = len(values) if rows is None else len(rows)
+    sums = residual.new_empty(capacity, len(affine.weight))
+    normed = normed_product(values, affine, residual, norm, count, rows=rows, residual_rows=residual_rows, into=sums)
+    return sums, normed
+
+
+def normed(values: Tensor, norm: Norm | None, count: Count) -> Tensor:
+    """LayerNorm of the live rows (capacity, width); the values themselves where there is none."""
+    if norm is None:
+        return values
+    return add_norm(values, None, norm.weight, norm.bias, epsilon=norm.epsilon, count=count.on_device)
 
 
 def _by_library(values: Tensor, count: Count, rows: Tensor | None) -> bool:

@@ -10,7 +10,7 @@ from thresher.engine.backends.cpu import check_scales
 from thresher.engine.graphs.graph import IR_VERSION, OPSET, Graph
 from thresher.engine.graphs.layers import LayerNodes
 from thresher.engine.graphs.places import Places, needs_positions
-from thresher.engine.graphs.rows import Batch, Live, OneText, Rows, true_places
+from thresher.engine.graphs.rows import Batch, Live, OneText, Rows, Stepped, filled, true_places
 from thresher.engine.supported import check_supported
 from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ModelError
@@ -27,7 +27,7 @@ class Form:
     """What the graph is like. types: it has the input token_type_ids; one: for single texts; kept: it also gives the
     counts of kept tokens; passed: and how many layers passed each token on; dial: thresholds can be scaled when it
     runs; limits: they are an input, one number for each layer, and below 0 a layer keeps all; half: matrices are stored
-    in fp16."""
+    in fp16; step: rows of a single text come in multiples of it, with idle ones, so that shapes repeat."""
 
     types: bool = False
     one: bool = False
@@ -36,6 +36,7 @@ class Form:
     dial: bool = False
     limits: bool = False
     half: bool = False
+    step: int = 1
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def build_model(
 
     check_supported("export", weights.specs)
     check_plan(plan)
+    if form.step > 1 and not (form.one and steps_fit(plan, form)):
+        raise ModelError(f"step = {form.step} is for single texts of which first tokens alone are read; leave it at 1")
     if scales:
         check_scales(scales, weights)
     graph = Graph(half=form.half)
@@ -116,6 +119,11 @@ def check_plan(plan: PruningPlan) -> None:
         )
 
 
+def steps_fit(plan: PruningPlan, form: Form) -> bool:
+    """Whether idle rows do no harm: where every token's last state is asked for, they would be among them."""
+    return not (plan.restores or form.passed)
+
+
 def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> Inputs:
     """Tokens are what the mask says, in their order: padding may stand anywhere, and is gone after this."""
     ids, flat = "input_ids", graph.whole(-1)
@@ -135,6 +143,8 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
     rule = f"every_text_needs_1_to_{weights.positions}_tokens_beside_padding"
     wrong = graph.node("Or", empty, long)
     chosen = _refuse(graph, true_places(graph, mask), wrong, name=rule)
+    if form.step > 1:
+        chosen = filled(graph, chosen, form.step)
     total = graph.node("Shape", chosen)
 
     def packed(values: str) -> str:
@@ -162,7 +172,11 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
     if weights.projection is not None:
         hidden = graph.affine(hidden, weights.projection, name="projection")
     prunes = any(value > 0 for value in plan.thresholds)
-    live: Live = OneText(graph, counts=counts) if form.one else Batch(graph, counts=counts, total=total)
+    live: Live = Batch(graph, counts=counts, total=total)
+    if form.one:
+        live = OneText(graph, counts=counts)
+        if form.step > 1:
+            live = Stepped(graph, counts=counts, size=total, step=form.step)
     rows = Rows(
         live=live,
         hidden=hidden,

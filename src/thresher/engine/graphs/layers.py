@@ -51,7 +51,7 @@ class LayerNodes:
         if not threshold > 0:
             return replace(rows, hidden=self._finish(index, live.packed(context), rows.hidden, beside))
         keep = live.alive_and(self._keep(index, scores, rows))
-        chosen = true_places(graph, keep)
+        chosen = live.filled(true_places(graph, keep))
         stay = live.rows_at(chosen)
         if rows.origin is not None:
             gone = live.rows_at(true_places(graph, live.alive_and(graph.node("Not", keep))))

@@ -88,7 +88,8 @@ class Places:
         found = graph.node("Gather", graph.vector(table.T, name="distance_bias"), distance, axis=1)
         if live.mask is None:
             return str(found)
-        return str(graph.node("Add", graph.node("Transpose", found, perm=(1, 0, 2, 3)), live.mask))
+        found = graph.node("Transpose", found, perm=(1, 0, 2, 3)) if live.lead else found
+        return str(graph.node("Add", found, live.mask))
 
     def _terms(
         self, relative: Relative, spec: LayerSpec, rows: Rows, query: str, key: str, *, name: str, first: bool

@@ -1,7 +1,7 @@
 """Live rows inside the graph: packed end to end, and inside attention on a grid as wide as the longest live text.
 
-Two forms with the same members: `Batch` for texts of different lengths, and `OneText`, which needs no grid. `lead` is
-how many dimensions stand before those of one text.
+Forms with the same members: `Batch` for texts of different lengths, `OneText`, which needs no grid, and `Stepped`, one
+text with idle rows. `lead` is how many dimensions stand before those of one text.
 """
 
 from dataclasses import dataclass
@@ -59,6 +59,9 @@ class Live(Protocol):
 
     def rows_at(self, chosen: str) -> str:
         """The packed rows at these places of the flattened grid: (fewer,) -> (fewer,)."""
+
+    def filled(self, chosen: str) -> str:
+        """Places of the flattened grid, and those of idle rows behind them where there are any."""
 
     def after(self, keep: str, chosen: str) -> "Live":
         """What is live when only `keep` stays, which is at the places `chosen` of the flattened grid."""
@@ -171,6 +174,9 @@ class Batch:
         flat = self.graph.node("Reshape", self.rows, self.graph.whole(-1))
         return str(self.graph.node("Gather", flat, chosen, axis=0))
 
+    def filled(self, chosen: str) -> str:
+        return chosen
+
     def after(self, keep: str, chosen: str) -> "Batch":
         graph = self.graph
         counts = graph.node("ReduceSum", graph.node("Cast", keep, to=7), graph.whole(1), keepdims=0)
@@ -181,11 +187,14 @@ class OneText:
     """A single text: its rows are the packed rows, and all are live."""
 
     lead = 0
-    mask: str | None = None
 
     def __init__(self, graph: Graph, *, counts: str) -> None:
         """counts: (1,) int64, the live tokens."""
         self.graph, self.counts = graph, counts
+
+    @cached_property
+    def mask(self) -> str | None:
+        return None
 
     @cached_property
     def places(self) -> str:
@@ -223,5 +232,69 @@ class OneText:
     def rows_at(self, chosen: str) -> str:
         return chosen
 
+    def filled(self, chosen: str) -> str:
+        return chosen
+
     def after(self, keep: str, chosen: str) -> "OneText":
         return OneText(self.graph, counts=self.graph.node("Shape", chosen))
+
+
+class Stepped(OneText):
+    """A single text whose number of rows is a multiple of a step, so that shapes repeat: idle rows, which are copies of
+    the first token's, stand behind the live ones."""
+
+    def __init__(self, graph: Graph, *, counts: str, size: str, step: int) -> None:
+        """counts: (1,) int64, the live tokens; size: (1,) int64, the rows."""
+        super().__init__(graph, counts=counts)
+        self.size, self.step = size, step
+
+    @cached_property
+    def places(self) -> str:
+        longest = self.graph.node("Squeeze", self.size, self.graph.whole(0))
+        return str(self.graph.node("Range", self.graph.one_whole(0), longest, self.graph.one_whole(1)))
+
+    @cached_property
+    def alive(self) -> str:
+        """(n,) booleans."""
+        return str(self.graph.node("Less", self.places, self.counts))
+
+    @cached_property
+    def numbers(self) -> str:
+        """(1, n) 1 where a token is live, otherwise 0."""
+        return str(self.graph.node("Unsqueeze", self.graph.node("Cast", self.alive, to=1), self.graph.whole(0)))
+
+    @cached_property
+    def mask(self) -> str | None:
+        return str(self.graph.node("Where", self.alive, self.graph.number(0.0), self.graph.number(LOWEST)))
+
+    def masked(self, seen: str) -> str:
+        return super().masked(str(self.graph.node("And", seen, self.alive)))
+
+    def cleared(self, values: str) -> str:
+        alive = self.graph.node("Unsqueeze", self.alive, self.graph.whole(1))
+        return super().cleared(str(self.graph.node("Where", alive, values, self.graph.number(0.0))))
+
+    def received(self, probabilities: str) -> str:
+        sums = self.graph.node("MatMul", self.numbers, probabilities)
+        return str(self.graph.node("Squeeze", sums, self.graph.whole(-2)))
+
+    def mean(self, values: str) -> str:
+        live = self.graph.node("Mul", values, self.graph.node("Squeeze", self.numbers, self.graph.whole(0)))
+        return self.by_count(str(self.graph.node("ReduceSum", live, self.graph.whole(-1), keepdims=1)))
+
+    def alive_and(self, keep: str) -> str:
+        return str(self.graph.node("And", self.alive, keep))
+
+    def filled(self, chosen: str) -> str:
+        return filled(self.graph, chosen, self.step)
+
+    def after(self, keep: str, chosen: str) -> "Stepped":
+        graph = self.graph
+        counts = graph.node("ReduceSum", graph.node("Cast", keep, to=7), graph.whole(0), keepdims=1)
+        return Stepped(graph, counts=counts, size=graph.node("Shape", chosen), step=self.step)
+
+
+def filled(graph: Graph, chosen: str, step: int) -> str:
+    """(count,) places, and as many times the first one as a multiple of `step` needs."""
+    more = graph.node("Mod", graph.node("Neg", graph.node("Shape", chosen)), graph.whole(step))
+    return str(graph.node("Pad", chosen, graph.node("Concat", graph.whole(0), more, axis=0)))

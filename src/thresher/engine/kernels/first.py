@@ -2,16 +2,16 @@
 # mypy: disable-error-code="no-untyped-def"
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from thresher.core.scores import at_least_float32
-from thresher.engine.kernels.attention import bias_arguments
+from thresher.engine.kernels.distances import Distances
+from thresher.engine.kernels.logits import LOG2_E, logits_reference, place_arguments
 from thresher.engine.kernels.toolchain import begin, jit, launching, power_of_two, require_contiguous, tl
 
 KEYS = 32  # at once: most runs are short by the last layer
-LOG2_E = tl.constexpr(math.log2(math.e))
 
 
 def attend_first(
@@ -22,22 +22,27 @@ def attend_first(
     heads: int,
     positions: Tensor | None = None,
     distance_bias: Tensor | None = None,
+    distances: Distances | None = None,
+    window: int | None = None,
+    divisor: float | None = None,
 ) -> Tensor:
     """The context of the first tokens (sequences, width); of an empty run, nothing is written.
 
     query: (sequences, width) of the first tokens, key_value: (capacity, 2 x width), all keys, all values, heads inside;
-    cu_seqlens: (sequences + 1,) int32; positions and distance_bias: see attention.
+    cu_seqlens: (sequences + 1,) int32; all else: see attention.
     """
     require_contiguous(query=query, key_value=key_value, cu_seqlens=cu_seqlens, positions=positions)
     sequences, width = query.shape
     context = torch.empty_like(query)
+    # One query needs few of the products with distances, so it makes them itself.
+    parts = (None, None) if distances is None else (distances.keys, distances.queries)
     _first_tokens[(sequences * heads,)](
         context=context,
         queries=query,
         key_value=key_value,
         cu_seqlens=cu_seqlens,
-        scale=math.log2(math.e) / math.sqrt(width // heads),
-        **bias_arguments(distance_bias, positions),
+        scale=math.log2(math.e) / (divisor or math.sqrt(width // heads)),
+        **place_arguments(positions, distance_bias, window, distances, parts),
         HEADS=heads,
         WIDTH=width // heads,
         TILE_WIDTH=power_of_two(width // heads),
@@ -54,21 +59,18 @@ def attend_first_reference(
     *,
     heads: int,
     positions: Tensor | None = None,
-    distance_bias: Tensor | None = None,
+    **places: Any,
 ) -> Tensor:
     """The same, one run at a time."""
     context, starts, head_width = torch.zeros_like(query), cu_seqlens.tolist(), query.shape[1] // heads
     for run, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
         if start == end:
             continue
-        key, value = (part.view(end - start, heads, head_width) for part in key_value[start:end].chunk(2, dim=-1))
-        asked = at_least_float32(query[run].view(heads, head_width))
-        logits = torch.einsum("hd,khd->hk", asked, at_least_float32(key)) / math.sqrt(head_width)
-        if distance_bias is not None and positions is not None:
-            distance = positions[start:end].long() - int(positions[start])
-            logits = logits + distance_bias[distance + len(distance_bias) // 2].t()
-        probabilities = torch.softmax(logits, dim=-1).to(value.dtype)
-        context[run] = torch.einsum("hk,khd->hd", probabilities, value).flatten()
+        parts = (query[run : run + 1], *key_value[start:end].chunk(2, dim=-1))
+        asked, key, value = (part.view(len(part), heads, head_width).transpose(0, 1) for part in parts)
+        at = None if positions is None else positions[start:end]
+        probabilities = torch.softmax(logits_reference(asked, key, at, **places), dim=-1).to(value.dtype)
+        context[run] = (probabilities @ value).flatten()
     return context
 
 
@@ -83,9 +85,14 @@ def _first_tokens(
     bias_row,
     bias_head,
     positions,  # (capacity,) int32, or None
+    of_queries,  # (HEADS, DISTANCES, WIDTH): what queries are multiplied with, or None
+    of_keys,  # (HEADS, DISTANCES, WIDTH): what keys are, or None
+    index,  # (positions,) int32 from zero distance on (what is before it is valid, too), or None
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
+    DISTANCES: tl.constexpr,
+    WINDOW: tl.constexpr,
     KEYS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
@@ -103,6 +110,8 @@ def _first_tokens(
     peak = tl.full((1,), float("-inf"), tl.float32)
     total = tl.zeros((1,), tl.float32)
     attended = tl.zeros((TILE_WIDTH,), tl.float32)
+    if WINDOW is not None:  # see long_runs.py
+        end = tl.minimum(end, start + WINDOW + 1)
     for first in range(start, end, KEYS):
         rows = first + tl.arange(0, KEYS)
         live = rows < end
@@ -111,9 +120,19 @@ def _first_tokens(
         key = tl.load(keys, mask=mask, other=0.0).to(tl.float32)
         value = tl.load(keys + HEADS * WIDTH, mask=mask, other=0.0).to(tl.float32)
         logits = tl.sum(key * query[None, :], 1)
-        if bias is not None:
+        if positions is not None:
             distance = tl.load(positions + rows, mask=live, other=0) - tl.load(positions + start)
+        if index is not None:
+            place = tl.load(index - distance)
+            place = (head * DISTANCES + place)[:, None] * WIDTH + columns[None, :]
+        if of_queries is not None:
+            logits += tl.sum(tl.load(of_queries + place, mask=mask, other=0.0).to(tl.float32) * query[None, :], 1)
+        if of_keys is not None:
+            logits += tl.sum(tl.load(of_keys + place, mask=mask, other=0.0).to(tl.float32) * key, 1) * scale
+        if bias is not None:
             logits += tl.load(bias + distance * bias_row + head * bias_head, mask=live, other=0.0) * LOG2_E
+        if WINDOW is not None:
+            logits = tl.where(distance > WINDOW, float("-inf"), logits)
         logits = tl.where(live, logits, float("-inf"))
         higher = tl.maximum(peak, tl.max(logits, 0))
         weights = tl.exp2(logits - higher)

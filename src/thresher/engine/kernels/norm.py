@@ -23,7 +23,7 @@ PROGRAMS = 16  # to a processor
 
 def add_norm(
     values: Tensor,
-    residual: Tensor,
+    residual: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     *,
@@ -31,21 +31,22 @@ def add_norm(
     offset: Tensor | None = None,
     rows: Tensor | None = None,
     count: Tensor | None = None,
+    sums: Tensor | None = None,
 ) -> Tensor:
-    """LayerNorm(values + offset + residual[rows]): (capacity, width), in the dtype of the residual.
+    """LayerNorm(values + offset + residual[rows]): (capacity, width), in the dtype of the residual if there is one.
 
     values: (capacity, width), or (parts, capacity, width) to be added up; residual: (any, width); offset, weight, bias:
     (width,); rows: (capacity,) int32, the residual's row of each value, or None: the same row; count: (1,) int32 live
-    rows, or None: all.
+    rows, or None: all; sums: (capacity, width), where what was normalised is stored.
     """
-    require_contiguous(values=values, residual=residual)
+    require_contiguous(values=values, residual=residual, sums=sums)
     capacity, width = values.shape[-2:]
-    result = residual.new_empty(capacity, width)
+    result = (values if residual is None else residual).new_empty(capacity, width)
     tile_width = power_of_two(width)
     # Two rows of a base-size model share a program: every thread has two vectors of 8 numbers to load.
     tile_rows = max(1, 2048 // tile_width)
     # A program more than can run at once would only find out that its rows are not live.
-    _add_norm[(min(blocks(capacity, tile_rows), PROGRAMS * processors(residual.device)),)](
+    _add_norm[(min(blocks(capacity, tile_rows), PROGRAMS * processors(result.device)),)](
         result,
         values,
         residual,
@@ -54,20 +55,21 @@ def add_norm(
         offset,
         rows,
         count,
+        sums,
         capacity,
         epsilon,
         PARTS=1 if values.dim() == 2 else len(values),
         WIDTH=width,
         TILE_WIDTH=tile_width,
         ROWS=tile_rows,
-        **launching(residual, num_warps=4),
+        **launching(result, num_warps=4),
     )
     return result
 
 
 def add_norm_reference(
     values: Tensor,
-    residual: Tensor,
+    residual: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     *,
@@ -75,13 +77,18 @@ def add_norm_reference(
     offset: Tensor | None = None,
     rows: Tensor | None = None,
     count: Tensor | None = None,
+    sums: Tensor | None = None,
 ) -> Tensor:
     """The same in plain torch."""
-    mine = live(values if values.dim() == 2 else values.sum(dim=0).to(residual.dtype), count)
+    dtype = values.dtype if residual is None else residual.dtype
+    total = live(values if values.dim() == 2 else values.sum(dim=0).to(dtype), count)
     if offset is not None:
-        mine = mine + offset
-    other = residual[: len(mine)] if rows is None else residual[live(rows, count)]
-    return with_capacity(F.layer_norm(mine + other, mine.shape[-1:], weight, bias, epsilon), values.shape[-2])
+        total = total + offset
+    if residual is not None:
+        total = total + (residual[: len(total)] if rows is None else residual[live(rows, count)])
+    if sums is not None:
+        sums[: len(total)] = total
+    return with_capacity(F.layer_norm(total, total.shape[-1:], weight, bias, epsilon), values.shape[-2])
 
 
 @jit
@@ -99,12 +106,13 @@ def normalised(values, weight, bias, epsilon, columns, there, WIDTH: tl.constexp
 def _add_norm(
     result,  # (capacity, WIDTH)
     values,  # (PARTS, capacity, WIDTH)
-    residual,  # (any, WIDTH)
+    residual,  # (any, WIDTH), or None
     weight,  # (WIDTH,)
     bias,  # (WIDTH,)
     offset,  # (WIDTH,), or None
     rows,  # (capacity,) int32, or None
     count,  # (1,) int32, or None
+    sums,  # (capacity, WIDTH), or None
     capacity,
     epsilon,
     PARTS: tl.constexpr,
@@ -132,6 +140,9 @@ def _add_norm(
             total += tl.load(values + elsewhere, mask=mask, other=0.0).to(tl.float32)
         if offset is not None:
             total += tl.load(offset + columns, mask=there, other=0.0).to(tl.float32)[None, :]
-        total += tl.load(residual + other, mask=mask, other=0.0).to(tl.float32)
+        if residual is not None:
+            total += tl.load(residual + other, mask=mask, other=0.0).to(tl.float32)
+        if sums is not None:
+            tl.store(sums + at, total.to(sums.dtype.element_ty), mask=mask)
         final = normalised(total, weight, bias, epsilon, columns, there, WIDTH)
         tl.store(result + at, final.to(result.dtype.element_ty), mask=mask)

@@ -16,7 +16,7 @@ from thresher.models.attach import encoder_shape
 from thresher.tasks.splits import fingerprint
 from thresher.tasks.task import Example
 from thresher.training.search.trial import Setup
-from thresher.training.trainer import FREE_TO_CHANGE
+from thresher.training.standing import FREE_TO_CHANGE
 
 if TYPE_CHECKING:
     from optuna import Study

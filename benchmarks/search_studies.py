@@ -1,6 +1,6 @@
-"""Simulated searches: what the rule of choice keeps, and what it costs. The table of docs/search.md:
+"""Simulated searches: what the rule of choice keeps, and what it costs. Records, and the table of docs/search.md:
 
-python -m tests.training.search_studies
+python benchmarks/search_studies.py
 
 Every row has a margin, how much more likely class 1 is than class 0 in truth. A model's margin is the true one plus its
 error: the dense model's own, partly replaced in further training, and one that grows as the cost falls. The figures are
@@ -8,11 +8,12 @@ set so that scores, changed predictions and standard errors are those of MiniLM-
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from measuring import HERE, RESULTS, Row, keep_rows, made_by, read_rows, write_between_marks
 from scipy.special import expit
 
 from thresher.tasks.bootstrap import Floats, drawn_drops, observed_drop
@@ -22,6 +23,9 @@ from thresher.training.search.choice import choose, upper_bounds
 from thresher.training.search.expected import Expected, expected_drops, expected_score
 from thresher.training.search.plan import Tried, next_target
 
+FILE = RESULTS / "search_studies.jsonl"
+PAGE = HERE.parent / "docs" / "search.md"
+STUDIES = 200
 LIMIT = 0.01
 START = 0.6
 MAX_TRIALS = 6
@@ -206,22 +210,31 @@ def tally(world: World, rules: dict[str, Rule], *, studies: int, max_trials: int
     return {name: Tally(*np.mean(rows, axis=0).tolist()) for name, rows in found.items()}
 
 
-def table(*, studies: int = 200) -> str:
+def study(*, studies: int = STUDIES) -> list[Row]:
+    """A record for every kind of rows and every rule."""
     rules = {
         **{f"answers, {confidence}": by_answers(confidence) for confidence in (0.5, 0.8)},
         **{f"expected, {confidence}": by_expectation(confidence) for confidence in (0.5, 0.7, 0.8, 0.9)},
         **{f"true drop at most {100 * limit:g}": by_truth(limit) for limit in (0.004, 0.006, 0.01)},
     }
+    made, rows = made_by("search_studies.py"), []
+    for world in (MRPC, SST2):
+        found = tally(world, rules, studies=studies)
+        found |= tally(world, {"expected, 0.8, nine trials": by_expectation(0.8)}, studies=studies, max_trials=9)
+        about = {"rows_like": world.spec.name, "studies": studies}
+        rows += [{**about, "rule": name, **asdict(one), **made} for name, one in found.items()]
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
     lines = [
         "| rows like | rule | official drop within 1 | true drop within 1 | cost | cost at most 1.1 | trials |",
         "|---|---|---|---|---|---|---|",
     ]
-    for world in (MRPC, SST2):
-        found = tally(world, rules, studies=studies)
-        found |= tally(world, {"expected, 0.8, nine trials": by_expectation(0.8)}, studies=studies, max_trials=9)
-        for name, one in found.items():
-            shares = f"{one.official:.0%} | {one.true:.0%} | {one.cost:.2f} | {one.near:.0%} | {one.trials:.1f}"
-            lines.append(f"| {world.spec.name} | {name} | {shares} |")
+    for row in rows:
+        within = f"{row['official']:.0%} | {row['true']:.0%}"
+        cost = f"{row['cost']:.2f} | {row['near']:.0%} | {row['trials']:.1f}"
+        lines.append(f"| {row['rows_like']} | {row['rule']} | {within} | {cost} |")
     return "\n".join(lines)
 
 
@@ -231,4 +244,5 @@ def _logits(margins: Floats) -> Floats:
 
 
 if __name__ == "__main__":
-    print(table())
+    keep_rows(FILE, study(), lambda row: (row["rows_like"], row["rule"]))
+    write_between_marks("search_studies", table(read_rows(FILE)), PAGE)

@@ -1,5 +1,6 @@
-"""A page in headless Chromium: its folder served here, and what it reports."""
+"""A page in headless Chromium: its folder served here, and what it reports. For export_browser.py, and for tests."""
 
+import importlib.util
 import json
 import os
 import queue
@@ -7,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,16 @@ FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--
 
 def browser() -> str | None:
     return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+def prepare() -> Any:
+    """examples/browser/prepare.py, which fetches what a page needs."""
+    file = Path(__file__).resolve().parents[1] / "examples" / "browser" / "prepare.py"
+    found = importlib.util.spec_from_file_location("prepare", file)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
 
 class Handler(SimpleHTTPRequestHandler):
@@ -53,8 +64,16 @@ def served(folder: Path) -> Iterator[tuple[str, "queue.Queue[Any]"]]:
         thread.join()
 
 
-def reported(address: str, reports: "queue.Queue[Any]", *, seconds: float, shot: Path | None = None) -> Any:
-    """What the page at an address reports; `shot`: a picture of it, once it has."""
+def reported(
+    address: str,
+    reports: "queue.Queue[Any]",
+    *,
+    seconds: float,
+    shot: Path | None = None,
+    on_report: Callable[[int], None] = lambda session: None,
+) -> Any:
+    """What the page at an address reports; `shot`: a picture of it, once it has. `on_report` is then told the session
+    that the browser's processes are in."""
     program = browser()
     assert program is not None
     # A picture waits for the page's own clock, which stands still while something is fetched or computed.
@@ -68,6 +87,7 @@ def reported(address: str, reports: "queue.Queue[Any]", *, seconds: float, shot:
     )
     try:
         found = reports.get(timeout=seconds)
+        on_report(process.pid)
         if shot is not None:
             process.wait(timeout=seconds)
         return found
