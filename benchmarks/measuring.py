@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from thresher.config import trained_length
+from thresher.experiments import publish
 from thresher.jobs.rows import load_test_rows
 from thresher.models.checkpoint import Checkpoint, load, read_manifest
 from thresher.quiet import quiet_libraries
@@ -131,11 +132,7 @@ def latest_setting(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 
 def write_between_marks(mark: str, text: str, file: Path = HERE / "README.md") -> None:
     """Replace what stands between `<!-- mark -->` and the next `<!-- end -->`."""
-    before, found, rest = file.read_text(encoding="utf-8").partition(f"<!-- {mark} -->\n")
-    _, ended, after = rest.partition("<!-- end -->")
-    if not (found and ended):
-        raise SystemExit(f"{file} has no <!-- {mark} --> with an <!-- end --> after it; put the two lines back")
-    write_text(file, f"{before}{found}{text}\n{ended}{after}")
+    publish.write_between_marks(file, mark, text)
 
 
 def plotting() -> Any:

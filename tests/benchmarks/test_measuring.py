@@ -8,6 +8,8 @@ import measuring
 import pytest
 import torch
 
+from thresher.errors import RunError
+
 
 def test_memory_of_work_is_its_peak_and_not_what_it_leaves() -> None:
     found = measuring.peak_increase_mib(lambda: torch.ones(20 * 2**18).sum())  # 20 MiB, freed at the end
@@ -33,7 +35,7 @@ def test_only_the_marked_part_is_written_anew(tmp_path: Path) -> None:
     measuring.write_between_marks("two", "too", file)
     expected = "a\n<!-- one -->\nnew\n<!-- end -->\nb\n<!-- two -->\ntoo\n<!-- end -->\n"
     assert file.read_text(encoding="utf-8") == expected
-    with pytest.raises(SystemExit, match="no <!-- three -->"):
+    with pytest.raises(RunError, match="no <!-- three -->"):
         measuring.write_between_marks("three", "new", file)
 
 

@@ -13,7 +13,7 @@ from thresher.errors import DataError
 from thresher.experiments import embedding_rows, reranker_rows
 from thresher.experiments.bm25 import BM25
 from thresher.experiments.reranker_rows import Sources
-from thresher.experiments.rows import chained, chosen, read_rows, write_rows
+from thresher.experiments.rows import chained, chosen, prepared_by_command, read_rows, write_rows
 
 
 def test_bm25_by_hand() -> None:
@@ -145,3 +145,17 @@ def test_embedding_rows(sources: Sources, tmp_path: Path) -> None:
     task = embedding_rows.judging(tmp_path / "rows", "stsb")
     assert task.spec.means == "embedding" and task.train[0].pair is None
     assert task.test["stsb"][2] == type(task.test["stsb"][2])("a dog runs.", "dog 2", 2.0)
+
+
+def test_a_command_prepares_rows_and_says_how_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Path] = []
+
+    def prepare(data: Path, more: Path, out: Path) -> dict[str, int]:
+        asked.extend((data, more, out))
+        return {"train": 1234}
+
+    monkeypatch.setattr("sys.argv", ["rows", "--more", "b", "--data", "a", "--out", "c"])
+    prepared_by_command(prepare, "about", folders=("data", "more"))
+    assert asked == [Path("a"), Path("b"), Path("c")] and capsys.readouterr().out == "train: 1,234\n"

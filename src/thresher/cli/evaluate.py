@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.options import TEST_ROWS, AsJson, Device, together
+from thresher.cli.options import TEST_ROWS, AsJson, Device, MaxLength, together
 
 if TYPE_CHECKING:
     from thresher.jobs.evaluate import EvaluateResult
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def evaluate(
     run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
     rows: dict[str, Any],
-    max_length: Annotated[int | None, typer.Option(help="longest sequence in tokens; default: as trained")] = None,
+    max_length: MaxLength = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:

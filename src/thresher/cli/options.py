@@ -70,6 +70,11 @@ Settings = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="any other setting of the two tables, such as clip=0.5"),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
+Dtype = Annotated[str, typer.Option("--dtype", help="auto, fp32, bf16, int8, int8-static; on a GPU also fp16")]
+Dial = Annotated[
+    float, typer.Option("--dial", help="scales the thresholds: 0 drops nothing, 1 as trained, 2 is faster")
+]
+MaxLength = Annotated[int | None, typer.Option("--max-length", help="longest sequence in tokens; default: as trained")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="print one JSON line on standard output, the rest on standard error")
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from thresher.cli.options import AsJson, Device
+from thresher.cli.options import AsJson, Device, Dial, Dtype, MaxLength
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,11 +48,9 @@ def score(
     ] = None,
     prefix: Annotated[str, typer.Option(help="stands before the names of results")] = "",
     device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, fp32, bf16, int8, int8-static; on a GPU also fp16")] = "auto",
-    dial: Annotated[
-        float, typer.Option(help="scales the thresholds: 0 drops nothing, 1 as trained, 2 is faster")
-    ] = 1.0,
-    max_length: Annotated[int | None, typer.Option(help="longest sequence in tokens; default: as trained")] = None,
+    dtype: Dtype = "auto",
+    dial: Dial = 1.0,
+    max_length: MaxLength = None,
     part_rows: Annotated[
         int, typer.Option(help="rows that are saved at a time, the most that an end can cost")
     ] = 20_000,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli.options import Device
+from thresher.cli.options import Device, Dial, Dtype, MaxLength
 
 
 def serve(
@@ -13,11 +13,9 @@ def serve(
     host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 for all of the machine's")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="port to listen on; 0 takes a free one")] = 8080,
     device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, fp32, bf16, int8, int8-static; on a GPU also fp16")] = "auto",
-    dial: Annotated[
-        float, typer.Option(help="scales the thresholds: 0 drops nothing, 1 as trained, 2 is faster")
-    ] = 1.0,
-    max_length: Annotated[int | None, typer.Option(help="longest sequence in tokens; default: as trained")] = None,
+    dtype: Dtype = "auto",
+    dial: Dial = 1.0,
+    max_length: MaxLength = None,
     threads: Annotated[int | None, typer.Option(help="processor threads; default: all cores", min=1)] = None,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
     max_queue_tokens: Annotated[int, typer.Option(help="tokens that may wait, whatever the pace")] = 4_000_000,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thresher.experiments.reranker_rows import Sources, prepared_by_command
-from thresher.experiments.rows import Row, chosen, cut, share_of, write_rows
+from thresher.experiments.reranker_rows import Sources
+from thresher.experiments.rows import Row, chosen, cut, prepared_by_command, share_of, write_rows
 from thresher.records import write_json
 
 if TYPE_CHECKING:
@@ -95,4 +95,4 @@ def judging(folder: Path, test: str) -> "Task":
 
 
 if __name__ == "__main__":
-    prepared_by_command(prepare, __doc__)
+    prepared_by_command(lambda data, more, out: prepare(Sources(data, more), out), __doc__, folders=("data", "more"))

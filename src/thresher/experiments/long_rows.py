@@ -6,10 +6,9 @@
 wherever this runs; selection rows come from the training part.
 """
 
-import argparse
 from pathlib import Path
 
-from thresher.experiments.rows import chosen, read_rows, write_rows
+from thresher.experiments.rows import chosen, prepared_by_command, read_rows, write_rows
 
 TRAIN, SELECTION, TEST = 12_000, 1_000, 5_000
 
@@ -24,9 +23,4 @@ def prepare(data: Path, out: Path) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("data", "out"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    given = parser.parse_args()
-    for what, count in prepare(given.data, given.out).items():
-        print(f"{what}: {count:,} rows")
+    prepared_by_command(prepare, __doc__)

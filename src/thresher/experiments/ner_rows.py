@@ -7,12 +7,11 @@ as many of them as its folder says: DIR/sentences-1, sentences-4, sentences-16. 
 all, so that F1 can be compared.
 """
 
-import argparse
 import json
 import lzma
 from pathlib import Path
 
-from thresher.experiments.rows import Row, write_rows
+from thresher.experiments.rows import Row, prepared_by_command, write_rows
 from thresher.tasks.conll import CONLL, load_conll
 from thresher.tasks.task import Example
 
@@ -54,9 +53,4 @@ def mean_words(data: Path, sentences: int) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("data", "out"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    given = parser.parse_args()
-    for what, count in prepare(given.data, given.out).items():
-        print(f"{what}: {count:,}")
+    prepared_by_command(prepare, __doc__)

@@ -6,14 +6,13 @@
 query; of the domain `reddit` it sees nothing at all. Queries are questions, claims, titles, sentences and bare words.
 """
 
-import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thresher.experiments.bm25 import BM25, words_of
-from thresher.experiments.rows import Row, chained, chosen, cut, read_rows, share_of, write_rows
+from thresher.experiments.rows import Row, chained, chosen, cut, prepared_by_command, read_rows, share_of, write_rows
 from thresher.records import write_json
 
 if TYPE_CHECKING:
@@ -246,15 +245,5 @@ def _queries(rows: list[Row]) -> int:
     return len({row["group"] for row in rows})
 
 
-def prepared_by_command(prepare: Callable[[Sources, Path], dict[str, int]], about: str | None) -> None:
-    """Prepare rows, and say how many; where the data are and where rows go is on the command line."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("data", "more", "out"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    given = parser.parse_args()
-    for name, count in prepare(Sources(given.data, given.more), given.out).items():
-        print(f"{name}: {count:,} rows")
-
-
 if __name__ == "__main__":
-    prepared_by_command(prepare, __doc__)
+    prepared_by_command(lambda data, more, out: prepare(Sources(data, more), out), __doc__, folders=("data", "more"))

@@ -1,5 +1,6 @@
 """Rows in and out of files, and choices among them that depend on their content alone."""
 
+import argparse
 import hashlib
 import json
 import lzma
@@ -64,3 +65,15 @@ def chained(texts: Sequence[str], *, words: int) -> str:
             break
         taken.append(text)
     return cut(" ".join(taken), words)
+
+
+def prepared_by_command(
+    prepare: Callable[..., dict[str, int]], about: str | None, *, folders: Sequence[str] = ("data",)
+) -> None:
+    """Prepare rows, and say how many; the folders with the data, and where rows go, are on the command line."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in (*folders, "out"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    given = vars(parser.parse_args())
+    for name, count in prepare(*(given[folder] for folder in folders), given["out"]).items():
+        print(f"{name}: {count:,}")

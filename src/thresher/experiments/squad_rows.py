@@ -8,7 +8,6 @@ of SQuADShifts, most of them with their answer, some with another paragraph of t
 none of its answers. No article of selection or test is trained on, nor any of its paragraphs.
 """
 
-import argparse
 import json
 import lzma
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from thresher.errors import DataError
 from thresher.experiments.bm25 import BM25
-from thresher.experiments.rows import chosen
+from thresher.experiments.rows import chosen, prepared_by_command
 from thresher.records import write_json
 from thresher.tasks.questions import QuestionColumns, question_rows, without_misplaced
 from thresher.tasks.readers import read_table
@@ -107,9 +106,4 @@ def _identity(row: Example) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("data", "out"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    given = parser.parse_args()
-    for what, count in prepare(given.data, given.out).items():
-        print(f"{what}: {count:,}")
+    prepared_by_command(prepare, __doc__)

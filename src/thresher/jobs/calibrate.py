@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from thresher.engine.checks import check_max_length
 from thresher.errors import ConfigError, ModelError
-from thresher.jobs.evaluate import check_length
 from thresher.jobs.places import alone, check_dense, check_place
 from thresher.jobs.request import Note, Request, asked, heard
 from thresher.jobs.rows import load_named_task
@@ -113,7 +113,7 @@ def _calibrated(request: CalibrateRequest, progress: "Silent", note: Note) -> Ca
         raise ConfigError(
             f"rows = {request.rows} is below {FEWEST}, the fewest texts that thresholds can be fitted with"
         )
-    check_length(request.max_length)
+    check_max_length(request.max_length)
     check_place(request.out, overwrite=request.overwrite)
     given, task = _load_rows(request)
     with quiet():

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from thresher.errors import ConfigError, DataError
+from thresher.engine.checks import check_max_length
+from thresher.errors import DataError
 from thresher.jobs.measure import Version, measure, plain, remarks_on
 from thresher.jobs.places import pick_device
 from thresher.jobs.request import Note, asked, heard
@@ -14,8 +15,6 @@ from thresher.quiet import quiet
 if TYPE_CHECKING:
     from thresher.evaluation.quality import Quality
     from thresher.training.progress import Silent
-
-SHORTEST = 4  # tokens that a text may be cut to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,7 @@ class EvaluateRequest(Rows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_length(self.max_length)
+        check_max_length(self.max_length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +48,6 @@ class EvaluateResult:
 
     def to_dict(self) -> dict[str, Any]:
         return {"run": str(self.run), "task": self.task, "splits": plain(self.splits), **self.provenance}
-
-
-def check_length(max_length: int | None) -> None:
-    if max_length is not None and max_length < SHORTEST:
-        raise ConfigError(f"max_length = {max_length} is below {SHORTEST}, the smallest allowed value")
 
 
 def evaluate_run(

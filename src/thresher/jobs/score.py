@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from thresher.engine.checks import check_max_length
 from thresher.errors import ConfigError, DataError, RunError
-from thresher.jobs.evaluate import check_length
 from thresher.jobs.places import alone
 from thresher.jobs.request import Note, Request, asked
 from thresher.quiet import quiet
@@ -64,7 +64,7 @@ class ScoreRequest(Request):
             raise ConfigError("inputs is empty; give a file, a folder, or several")
         object.__setattr__(self, "inputs", given)
         object.__setattr__(self, "run", str(self.run))
-        check_length(self.max_length)
+        check_max_length(self.max_length)
         for name in ("cpus_per_actor", "gpus_per_actor"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} = {getattr(self, name)} is below 0, the smallest allowed value")
