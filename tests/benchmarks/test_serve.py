@@ -107,11 +107,20 @@ def test_a_server_that_is_not_there_is_a_failed_request(script: Any) -> None:
 def test_the_page_is_made_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import serve_page  # type: ignore[import-not-found]  # from benchmarks/
 
-    about = {"model": "demo", "loop": "open", "limit_ms": 500.0, "p50_ms": 1, "p95_ms": 2, "p99_ms": 3, "turn": 0}
+    about = {
+        "model": "demo",
+        "session": "new",
+        "loop": "open",
+        "limit_ms": 500.0,
+        "p50_ms": 1,
+        "p95_ms": 2,
+        "p99_ms": 3,
+        "turn": 0,
+    }
     rates = {"thresher": 30.0, "fastapi": 5.0, "fastapi batching": 10.0}
     rows = [
         {**about, "part": "limit", "server": server, "requests_per_s": rate, "quality": None}
         for server, rate in rates.items()
     ]
-    text = serve_page.limits(rows)
+    text = serve_page.limits([{**rows[1], "session": "old", "requests_per_s": 99.0}, *rows])
     assert "| thresher | 30.0 | 3.00x | 1 | 2 | 3 | - |" in text and "| fastapi | 5.0 | 0.50x |" in text
