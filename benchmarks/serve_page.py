@@ -20,6 +20,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
+def newest(rows: Sequence[Row], part: str) -> list[Row]:
+    """Of one part, of each model the last session: only what was measured in turn is compared."""
+    chosen = [row for row in rows if row["part"] == part]
+    last = {row["model"]: row["session"] for row in chosen}
+    return [row for row in chosen if row["session"] == last[row["model"]]]
+
+
 def times(row: Row) -> list[str]:
     return [f"{row[name]:.0f}" if row.get(name) is not None else "-" for name in ("p50_ms", "p95_ms", "p99_ms")]
 
@@ -31,9 +38,8 @@ def accuracy(row: Row) -> str:
 def limits(rows: Sequence[Row]) -> str:
     """For each server the best rate that held in each turn, and the mean of the turns against the best rival's."""
     found: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if row["part"] == "limit":
-            found.setdefault((row["model"], row["server"]), []).append(row)
+    for row in newest(rows, "limit"):
+        found.setdefault((row["model"], row["server"]), []).append(row)
     means = {key: sum(row["requests_per_s"] for row in turns) / len(turns) for key, turns in found.items()}
     lines = []
     for (model, server), turns in found.items():
@@ -49,7 +55,7 @@ def limits(rows: Sequence[Row]) -> str:
 
 def loads(rows: Sequence[Row]) -> str:
     """Every measurement of the first turn, by falling rate."""
-    chosen = [row for row in rows if row["part"] == "load" and row["turn"] == 0]
+    chosen = [row for row in newest(rows, "load") if row["turn"] == 0]
     order = list(dict.fromkeys((row["model"], row["server"]) for row in chosen))
     chosen.sort(key=lambda row: (order.index((row["model"], row["server"])), row["loop"], row.get("offered") or 0.0))
     lines = []
@@ -77,15 +83,28 @@ def gpus(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         if row["part"] == "gpu":
-            loop = f"closed, {row['clients']} clients" if row["loop"] == "closed" else "open, half of that"
+            closed = f"closed, {row.get('clients')} clients, {row.get('when', 'afterwards')}"
+            loop = closed if row["loop"] == "closed" else "open, half of that"
             cells = [row["server"], str(row["texts_a_request"]), loop, f"{row['requests_per_s']:.0f}"]
             lines.append([*cells, f"{row['texts_per_s']:,}", *times(row)])
     return table(["server", "pairs a request", "loop", "requests/s", "pairs/s", "p50 ms", "p95 ms", "p99 ms"], lines)
 
 
+def ceilings(rows: Sequence[Row]) -> str:
+    lines = []
+    for row in rows:
+        if row["part"] == "http" and row.get("when") != "first seconds":
+            loop = f"closed, {row['clients']} clients" if row["loop"] == "closed" else "open, half of that"
+            cells = [str(row["texts_a_request"]), loop, f"{row['requests_per_s']:.0f}", f"{row['texts_per_s']:,}"]
+            lines.append([*cells, *times(row), str(row["processes"])])
+    return table(
+        ["pairs a request", "loop", "requests/s", "pairs/s", "p50 ms", "p95 ms", "p99 ms", "processes that ask"], lines
+    )
+
+
 def main() -> None:
     rows = read_rows(RECORDS)
-    for mark, make in {"limits": limits, "loads": loads, "overloads": overloads, "gpu": gpus}.items():
+    for mark, make in {"limits": limits, "loads": loads, "overloads": overloads, "gpu": gpus, "http": ceilings}.items():
         write_between_marks(mark, make(rows), PAGE)
     overheads = [row for row in rows if row["part"] == "overhead"]
     print(json.dumps(overheads, indent=1))

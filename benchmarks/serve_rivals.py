@@ -69,11 +69,10 @@ def cut(texts: list[str]) -> list[list[int]]:
     return batches
 
 
-def make_app(compute: Compute, names: dict[int, str], *, batching: bool) -> Any:
+def make_app(compute: Compute, names: dict[int, str], pool: ThreadPoolExecutor, *, batching: bool) -> Any:
     from fastapi import FastAPI
 
     app = FastAPI()
-    pool = ThreadPoolExecutor(1)
     waiting: asyncio.Queue[tuple[str, asyncio.Future[Any]]] = asyncio.Queue()
 
     def answer(logits: Any) -> list[dict[str, Any]]:
@@ -123,12 +122,16 @@ def main() -> None:
     parser.add_argument("--max-length", type=int, default=512)
     parser.add_argument("--work", type=Path, required=True, help="a folder for what is made of the model")
     options = parser.parse_args()
+    # The thread that computes also loads: two threads with OpenMP's helpers would slow each other down, as in
+    # thresher/serving/threads.py.
+    pool = ThreadPoolExecutor(1)
     if options.kind == "onnx":
-        compute, names = with_onnxruntime(options.model, options.max_length, options.work)
+        made = pool.submit(with_onnxruntime, options.model, options.max_length, options.work)
     else:
-        compute, names = with_transformers(options.model, options.max_length)
-    compute(["a film"])
-    app = make_app(compute, names, batching=options.kind != "plain")
+        made = pool.submit(with_transformers, options.model, options.max_length)
+    compute, names = made.result()
+    pool.submit(compute, ["a film"]).result()
+    app = make_app(compute, names, pool, batching=options.kind != "plain")
     uvicorn.run(app, port=options.port, access_log=False, log_level="warning")
 
 

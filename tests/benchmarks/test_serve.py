@@ -107,11 +107,38 @@ def test_a_server_that_is_not_there_is_a_failed_request(script: Any) -> None:
 def test_the_page_is_made_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import serve_page  # type: ignore[import-not-found]  # from benchmarks/
 
-    about = {"model": "demo", "loop": "open", "limit_ms": 500.0, "p50_ms": 1, "p95_ms": 2, "p99_ms": 3, "turn": 0}
+    about = {
+        "model": "demo",
+        "session": "new",
+        "loop": "open",
+        "limit_ms": 500.0,
+        "p50_ms": 1,
+        "p95_ms": 2,
+        "p99_ms": 3,
+        "turn": 0,
+    }
     rates = {"thresher": 30.0, "fastapi": 5.0, "fastapi batching": 10.0}
     rows = [
         {**about, "part": "limit", "server": server, "requests_per_s": rate, "quality": None}
         for server, rate in rates.items()
     ]
-    text = serve_page.limits(rows)
+    text = serve_page.limits([{**rows[1], "session": "old", "requests_per_s": 99.0}, *rows])
     assert "| thresher | 30.0 | 3.00x | 1 | 2 | 3 | - |" in text and "| fastapi | 5.0 | 0.50x |" in text
+
+
+@pytest.mark.slow
+def test_the_server_without_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import serve_gpu  # type: ignore[import-not-found]  # from benchmarks/
+    import serve_page  # type: ignore[import-not-found]  # from benchmarks/
+
+    out = tmp_path / "out.jsonl"
+    words = "--no-model --processes 1 --clients 8 --seconds 0.5 --first 0.5".split()
+    monkeypatch.setattr(sys, "argv", ["serve_gpu.py", *words, "--out", str(out)])
+    serve_gpu.main()
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    whens = ["first seconds", "afterwards", None]
+    assert [(row["texts_a_request"], row.get("when")) for row in rows] == [(n, when) for n in (1, 32) for when in whens]
+    for row in rows:
+        assert row["part"] == "http" and row["model"] == "none" and row["graphs_captured"] == 0
+        assert row["failed"] == row["refused"] == 0 < row["answered"]
+    assert serve_page.ceilings(rows).count("\n") == 5

@@ -11,6 +11,7 @@ from typing import Any
 from thresher.errors import ConfigError, ThresherError
 from thresher.serving.errors import UnknownModel, WrongRoute
 from thresher.serving.run import ServedRun, Setting
+from thresher.serving.threads import await_in_passing, in_passing
 from thresher.serving.worker import Batch, Turns
 from thresher.text import first_line
 
@@ -48,8 +49,8 @@ class House:
             "watchers": [self._watch],
         }
         self.watchers: list[Callable[[ServedRun, Batch], None]] = []
-        self.runs = {setting.name: load(setting, **self._shared) for setting in settings}
-        self.aside = ThreadPoolExecutor(1, thread_name_prefix="explaining")  # what is computed beside the queue
+        self.runs = in_passing(lambda: {setting.name: load(setting, **self._shared) for setting in settings})
+        self.aside = asyncio.Lock()  # what is computed beside the queue, one at a time
         self.waiting_aside = 0
         self.closing = False
         self.reloads = {"good": 0, "failed": 0}
@@ -99,10 +100,9 @@ class House:
     async def reload(self) -> None:
         """Load all runs anew, one after the other. Requests of the old one are answered by it; one that does not load
         leaves the old one where it is."""
-        loop = asyncio.get_running_loop()
         for name, old in list(self.runs.items()):
             try:
-                new = await loop.run_in_executor(None, partial(self._load, old.setting, **self._shared))
+                new = await await_in_passing(partial(self._load, old.setting, **self._shared))
             except (ThresherError, OSError, RuntimeError) as error:
                 self.reloads["failed"] += 1
                 log.error("reload failed", extra={"facts": {"run": name, "error": first_line(error)}})
@@ -122,7 +122,6 @@ class House:
             run.close()
         until = time.monotonic() + timeout
         done = [run.worker.join(max(0.0, until - time.monotonic())) for run in self.runs.values()]
-        self.aside.shutdown(wait=False, cancel_futures=True)
         self._shared["tokenizers"].shutdown(wait=False, cancel_futures=True)
         return all(done)
 

@@ -9,6 +9,7 @@ from thresher.engine.windows import Item
 from thresher.serving.errors import Overloaded
 from thresher.serving.house import House
 from thresher.serving.run import Ask, Served, ServedRun
+from thresher.serving.threads import await_in_passing
 
 MOST_ASIDE = 8  # requests that wait to be explained
 
@@ -45,7 +46,8 @@ class Call:
         begin = loop.time()
         self.house.waiting_aside += 1
         try:
-            return await loop.run_in_executor(self.house.aside, work)
+            async with self.house.aside:
+                return await await_in_passing(work)
         finally:
             self.house.waiting_aside -= 1
             self.aside_s += loop.time() - begin
