@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from tests.training.tiny import Recorder, gated_model, keyword_task, quick, tiny_tokenizer, weights_of
-from thresher.config import SearchConfig, TrainConfig
+from thresher.config import PruneConfig, SearchConfig, TrainConfig
 from thresher.errors import ConfigError, RunError
 from thresher.models.attach import gates_of
 from thresher.tasks.task import Task
@@ -29,6 +30,8 @@ from thresher.training.search.store import (
     tell,
 )
 from thresher.training.search.table import statement
+from thresher.training.search.trial import Setup, TrialGuide
+from thresher.training.trainer import Trainer
 
 TASK = keyword_task(64, selection=200)
 
@@ -52,6 +55,11 @@ def states(folder: Path) -> list[str]:
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Path, Recorder]:
     folder, seen = tmp_path_factory.mktemp("search") / "run.partial", Recorder()
     return run(folder, seen=seen), folder, seen
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    return Setup(tmp_path, TASK, PruneConfig(), quick(), share=0.5, device="cpu", deadline=None)
 
 
 def test_the_answer_is_the_cheapest_within_the_limit(done: tuple[Found, Path, Recorder]) -> None:
@@ -111,14 +119,14 @@ def test_later_trials_are_shorter_and_learn_from_the_dense_model_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts: list[Any] = []
-    original = search_trial.ChainTrainer.fit
+    original = Trainer.fit
 
     def fit(self: Any) -> Any:
         standing = original(self)
         starts.append((self.config.soft_epochs, self.config.hard_epochs, standing.dense["score"], self.dense_weights()))
         return standing
 
-    monkeypatch.setattr(search_trial.ChainTrainer, "fit", fit)
+    monkeypatch.setattr(Trainer, "fit", fit)
     seen = Recorder()
     run(tmp_path / "run", seen=seen, max_trials=2)
     (soft, hard, score, dense), (later_soft, later_hard, later_score, later_dense) = starts
@@ -247,7 +255,7 @@ def test_hopeless_trials_are_given_up_halfway(tmp_path: Path, monkeypatch: pytes
 def test_a_trial_that_diverges_is_given_up_and_the_search_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, fitted = search_trial.ChainTrainer.fit, []
+    original, fitted = Trainer.fit, []
 
     def fit(self: Any) -> Any:
         fitted.append(self)
@@ -255,29 +263,23 @@ def test_a_trial_that_diverges_is_given_up_and_the_search_goes_on(
             next(self.model.classifier.parameters()).data.fill_(float("nan"))
         return original(self)
 
-    monkeypatch.setattr(search_trial.ChainTrainer, "fit", fit)
+    monkeypatch.setattr(Trainer, "fit", fit)
     seen = Recorder()
     found = run(tmp_path / "run", seen=seen)
     assert found.report["given_up"] == [0.688] and states(tmp_path / "run") == ["COMPLETE", "PRUNED", "COMPLETE"]
     assert any("given up, its predictions or gradients are not numbers" in note for note in seen.notes)
 
 
-def test_a_trial_is_not_given_up_at_its_last_step() -> None:
-    watch = search_trial.Watch(Recorder(), None, hopeless=0.5)
-    watch.begin("hard", total=2)
-    with pytest.raises(search_trial.Hopeless):
-        watch.step(metric=0.4)
-    watch.begin("hard", total=2)
-    watch.step(metric=0.6)
-    watch.step(metric=0.4)
+def test_a_trial_is_given_up_by_a_score_of_its_hard_stage_only(setup: Setup) -> None:
+    guide = TrialGuide(setup, hopeless=0.5)
+    assert guide.reason_to_stop("hard", 0.4) == search_trial.HOPELESS
+    assert guide.reason_to_stop("hard", 0.6) is guide.reason_to_stop("hard", None) is None
+    assert guide.reason_to_stop("finetune", 0.4) is TrialGuide(setup).reason_to_stop("hard", 0.4) is None
 
 
-def test_a_trial_that_is_done_when_time_is_up_counts() -> None:
-    watch = search_trial.Watch(Recorder(), 0.0)
-    watch.begin("hard", total=2)
-    with pytest.raises(search_trial.OutOfTime):
-        watch.step()
-    watch.step()
+def test_time_is_up_in_every_stage(setup: Setup) -> None:
+    guide = TrialGuide(replace(setup, deadline=0.0))
+    assert {guide.reason_to_stop(stage, None) for stage in ("finetune", "soft", "hard")} == {search_trial.NO_TIME}
 
 
 def test_when_time_is_up_the_best_so_far_is_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def train(model: Any, plan: StagePlan, settings: LoopSettings, **changes: Any) -
     recorder = Recorder()
     optimizer = changes.pop("optimizer", None) or make_optimizer(model, quick(), lr=1e-3, learn_thresholds=False)
     arguments: dict[str, Any] = {"start": 0, "checkpoints": set(), "on_checkpoint": lambda step: None} | changes
-    arguments = {"passed_over": torch.zeros(()), "after_step": lambda step: None} | arguments
+    arguments = {"passed_over": torch.zeros(()), "after_step": lambda step, metric: None} | arguments
     run_stage(
         plan,
         model,

@@ -45,7 +45,7 @@ class Collapse(Method):
         for layer in reversed(range(self.run.shape.layers)):
             self.gates.set_thresholds(self._from(layer))
             reached = self.run.cost()
-            self.run.progress.step(flops=reached)
+            self.run.searched(reached)
             if reached <= target + SLACK:
                 break
         return reached

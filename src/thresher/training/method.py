@@ -32,6 +32,7 @@ class Run:
     training_cost: Callable[[], float]  # the same of some training rows
     evaluate: Callable[[], dict[str, float]]  # score and relative FLOPs of hard pruning on the selection rows
     divergence: Callable[[], float]  # of hard pruning from the dense model, on the selection rows
+    searched: Callable[[float], None]  # to be told the relative FLOPs of every step that `meet` makes
     recall: Callable[[], Any]  # what was remembered before an interruption; None if nothing was
     remember: Callable[[Any], None]  # something that JSON can write, for a run that is interrupted
     means: str  # what outputs are: one of core.heads.MEANINGS
@@ -115,8 +116,8 @@ class Method:
 
     def _scale(self, scaler: Scaler, target: float, *, shown: bool = True) -> float:
         """`shown` as steps of progress; not so in the middle of a stage, whose steps are others."""
-        show = self.run.progress.step if shown else Silent().step
-        return scale_to_target(scaler, self.run.cost, target, lambda flops: show(flops=flops))
+        told = self.run.searched if shown else lambda flops: None
+        return scale_to_target(scaler, self.run.cost, target, told)
 
 
 class Settled(Method):

@@ -78,11 +78,11 @@ def run_stage(
     start: int,
     checkpoints: set[int],
     on_checkpoint: Callable[[int], float | None],
-    after_step: Callable[[int], None],
+    after_step: Callable[[int, float | None], None],
     passed_over: Tensor,
 ) -> None:
     """Train from optimizer step `start` to the end, calling `on_checkpoint` after the steps named in `checkpoints`,
-    and `after_step` when all that belongs to a step is done.
+    and `after_step`, with what that returned, when all that belongs to a step is done.
 
     `passed_over`, a number on the device, grows with every step whose gradients are not finite.
     """
@@ -121,7 +121,7 @@ def run_stage(
         metric = on_checkpoint(step + 1) if step + 1 in checkpoints else None
         model.train(settings.dropout)
         progress.step(loss=loss, flops=flops, metric=metric)
-        after_step(step + 1)
+        after_step(step + 1, metric)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         set_rate(group, rate)
 

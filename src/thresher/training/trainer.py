@@ -29,6 +29,7 @@ from thresher.tasks.encode import EncodedSet, padded_batches
 from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
+from thresher.training.guide import Guide, Stopped
 from thresher.training.judge import Judge, blind
 from thresher.training.method import Method, Run, Settled
 from thresher.training.objective import finetune_loss
@@ -48,7 +49,7 @@ class Trainer:
     evaluations, at least `save_seconds` apart, and on Ctrl-C or SIGTERM; `resume=True` goes on from it.
     `finetune=True` trains the dense model first. `config.method` says how tokens are chosen, and by what they are
     judged where `PruneConfig` leaves it open; `method` gives the class of that name. With a `teacher`, weights of the
-    dense model, the hard stage alone trains a pruned model on, whose decisions stay.
+    dense model, the hard stage alone trains a pruned model on, whose decisions stay. A `guide` may end it (`Stopped`).
     """
 
     def __init__(
@@ -64,10 +65,11 @@ class Trainer:
         work: Path | None = None,
         resume: bool = False,
         progress: Silent | None = None,
+        guide: Guide | None = None,
         device: str | None = None,
     ) -> None:
         self.model, self.task, self.config = model, task, config or TrainConfig()
-        self.finetune, self.work = finetune, work
+        self.finetune, self.work, self.guide = finetune, work, guide or Guide()
         self.gates, self.shape = gates_of(model), encoder_shape(model)
         method = check_given(model, task, self.config, method, finetune=finetune)
         self.gates.settle_score(method.name)
@@ -98,6 +100,7 @@ class Trainer:
             training_cost=lambda: measured_flops(self.model, self._training_sample),
             evaluate=lambda: self.judge.evaluate(pruned=True),
             divergence=lambda: self.judge.divergence_from(self._teacher_on_selection),
+            searched=self._searched,
             recall=memory.recall,
             remember=memory.remember,
             means=task.spec.means,
@@ -122,7 +125,7 @@ class Trainer:
                 self._fix_teacher()
             elif not self.judge.labelled:
                 self.judge.refer_to(self._teacher_on_selection)
-            self.teacher_logits = self._predict_teacher()
+            self.teacher_logits = self.guide.teacher_logits(self._predict_teacher)
             if self.standing.stage == "soft":
                 self._soft()
             self._hard()
@@ -151,9 +154,8 @@ class Trainer:
 
     def _fix_teacher(self) -> None:
         """What the model is now, dense, is the teacher and the baseline."""
-        self._teacher = {
-            name: value.detach().cpu().clone() for name, value in weights_without_gates(self.model).items()
-        }
+        dense = weights_without_gates(self.model)
+        self._teacher = {name: value.detach().cpu().clone() for name, value in dense.items()}
         found = self.judge.predict(self.judge.batches, pruned=False)
         self.judge.refer_to(found.logits)
         self.standing.dense = self.judge.score(found)
@@ -162,7 +164,9 @@ class Trainer:
             *blind(self.task.spec, found.logits.numpy()),
             *below_chance(self.task.spec, self.standing.dense, rows=len(self.task.selection)),
         ):
-            self._say(text)
+            self.progress.note(text)
+        if first := self.guide.first_weights():
+            self.model.load_state_dict({**self.model.state_dict(), **first})
 
     def _soft(self) -> None:
         method, config = self.method, self.config
@@ -230,7 +234,9 @@ class Trainer:
             self._snapshot(optimizer, certainly=step == plan.steps and more_to_come)
             return found["score"]
 
-        def stop_if_told(step: int) -> None:
+        def stop_if_told(step: int, score: float | None) -> None:
+            if step < plan.steps:  # after the last there is nothing left to save
+                self._ask_guide(score)
             if told():
                 standing.step, standing.passed_over = step, int(passed_over)
                 self._snapshot(optimizer, certainly=True)
@@ -255,15 +261,15 @@ class Trainer:
                 passed_over=passed_over,
             )
         if standing.passed_over:
-            self._say(f"{standing.passed_over} of {plan.steps} steps were passed over: their gradients were not finite")
+            self.progress.note(
+                f"{standing.passed_over} of {plan.steps} steps were passed over: their gradients were not finite"
+            )
 
     def _consider(self, found: dict[str, float]) -> None:
         """Keep this checkpoint if it is the best so far; one within the FLOPs target always beats one that is not."""
-        target = self.method.target
+        target, standing = self.method.target, self.standing
         fits = target is None or "relative_flops" not in found or found["relative_flops"] <= target + SLACK
-        standing = self.standing
-        better = standing.best_score is None or (fits, found["score"]) >= (standing.best_fits, standing.best_score)
-        if better:
+        if standing.best_score is None or (fits, found["score"]) >= (standing.best_fits, standing.best_score):
             standing.best_score, standing.best_fits = found["score"], fits
             self._best = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
 
@@ -278,13 +284,20 @@ class Trainer:
 
     def _meet_target(self) -> None:
         """At the start of a stage: let hard pruning cost what was asked for."""
-        target = self.method.target
-        if target is None or self.standing.step > 0:
+        if (target := self.method.target) is None or self.standing.step > 0:
             return
         self.progress.begin(self.method.knob, total=SEARCH_STEPS * self.method.searches)
         reached = self.method.meet(target)
         self._agree_on_gates()
-        self._say(f"{self.method.knob} set: relative FLOPs {reached:.3f} of {target} asked for")
+        self.progress.note(f"{self.method.knob} set: relative FLOPs {reached:.3f} of {target} asked for")
+
+    def _searched(self, flops: float) -> None:
+        self.progress.step(flops=flops)
+        self._ask_guide()
+
+    def _ask_guide(self, score: float | None = None) -> None:
+        if reason := self.guide.reason_to_stop(self.standing.stage, score):
+            raise Stopped(reason)
 
     def _agree_on_gates(self) -> None:
         """Processes must agree to the bit, and a GPU's sums need not."""
@@ -302,8 +315,7 @@ class Trainer:
         return self._sample(self.train_set)
 
     def _sample(self, data: EncodedSet) -> list[Batch]:
-        mixed = self.gates.config.scale == "paper"
-        return cost_sample(data, pad_id=self.pad_id, seed=self.config.seed, mixed=mixed)
+        return cost_sample(data, pad_id=self.pad_id, seed=self.config.seed, mixed=self.gates.config.scale == "paper")
 
     # ---- the teacher
 
@@ -330,8 +342,7 @@ class Trainer:
         model: nn.Module = copy.deepcopy(self.model)
         unprune_(model)
         model.load_state_dict(self._teacher)
-        model.to(self.accelerator.device).eval().requires_grad_(False)
-        return model
+        return model.to(self.accelerator.device).eval().requires_grad_(False)
 
     # ---- interruption
 
@@ -364,7 +375,7 @@ class Trainer:
         self.model.load_state_dict(groups["model"])
         self._best, self._teacher = groups.get("best", {}), groups.get("teacher", {})
         self._resumed = {"optimizer": groups.get("optimizer", {})}
-        self._say(f"resuming at stage {self.standing.stage}, step {self.standing.step}")
+        self.progress.note(f"resuming at stage {self.standing.stage}, step {self.standing.step}")
 
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
@@ -386,6 +397,3 @@ class Trainer:
 
     def _loop_settings(self) -> LoopSettings:
         return LoopSettings.of(self.config, bf16=self.precision == "bf16", labelled=self.labelled)
-
-    def _say(self, text: str) -> None:
-        self.progress.note(text)

@@ -26,6 +26,7 @@ from thresher.tasks.encode import EncodedSet
 from thresher.tasks.said import drop_or_gain
 from thresher.tasks.splits import counted
 from thresher.tasks.task import Task
+from thresher.training.guide import Stopped
 from thresher.training.judge import blind
 from thresher.training.progress import Silent
 from thresher.training.sample import encoded
@@ -47,10 +48,8 @@ from thresher.training.search.trial import (
     DENSE,
     NO_TIME,
     Ended,
-    OutOfTime,
     Point,
     Setup,
-    Watch,
     baseline,
     first_trial,
     points_of,
@@ -145,10 +144,9 @@ def _first(
     progress: Callable[[], Silent],
 ) -> None:
     progress().note(f"trial 1: the whole recipe at {100 * start:.0f}% of the FLOPs, from the dense model")
-    watch, say = Watch(progress(), setup.deadline), progress().note
     try:
-        found = first_trial(setup, model, tokenizer, target=start, finetune=finetune, progress=watch, say=say)
-    except OutOfTime as error:
+        found = first_trial(setup, model, tokenizer, target=start, finetune=finetune, progress=progress())
+    except Stopped as error:
         raise RunError(
             "the minutes were over before the first trial was, so there is nothing to choose from yet; "
             "go on with --resume and more --budget-minutes"

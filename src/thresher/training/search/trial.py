@@ -21,6 +21,7 @@ from thresher.models.predict import predict
 from thresher.tasks.encode import EncodedSet
 from thresher.tasks.task import Task
 from thresher.tasks.truth import Truth
+from thresher.training.guide import Guide, Stopped
 from thresher.training.progress import Silent
 from thresher.training.snapshot import STATE, read_snapshot, write_snapshot
 from thresher.training.trainer import Trainer
@@ -32,14 +33,6 @@ DENSE = "dense"
 
 
 HOPELESS, DIVERGED, NO_TIME = "hopeless", "its predictions or gradients are not numbers", "time is up"
-
-
-class OutOfTime(Exception):
-    """The search's minutes are over in the middle of a trial."""
-
-
-class Hopeless(Exception):
-    """A trial's quality is so low that the rest of its steps cannot bring it within the limit."""
 
 
 @dataclass(frozen=True)
@@ -84,47 +77,42 @@ class Ended:
     given_up: str | None = None
 
 
-class ChainTrainer(Trainer):
-    """Starts from another trial's weights, but learns from the dense model, whose predictions it keeps on disk."""
+@dataclass(frozen=True)
+class TrialGuide(Guide):
+    """Starts from another trial's weights, but learns from the dense model, whose predictions it keeps on disk.
+    Ends the trial when time is up, or when the hard stage scores below `hopeless`."""
 
-    start: dict[str, Tensor] | None = None
-    teacher_folder: Path
+    setup: Setup
+    start: float | None = None  # target of that trial; None: from the dense model
+    hopeless: float | None = None
 
-    def _fix_teacher(self) -> None:
-        super()._fix_teacher()
-        if self.start is not None:
-            self.model.load_state_dict({**self.model.state_dict(), **self.start})  # the method's own rule is not there
+    def first_weights(self) -> dict[str, Tensor]:
+        return {} if self.start is None else weights_of(self.setup, self.start)  # the method's own rule is not there
 
-    def _predict_teacher(self) -> Tensor:
-        if not (self.teacher_folder / STATE).is_dir():
-            write_snapshot(self.teacher_folder, {"teacher": {"logits": super()._predict_teacher()}}, {})
-        return read_snapshot(self.teacher_folder)[0]["teacher"]["logits"]
+    def teacher_logits(self, predict: Callable[[], Tensor]) -> Tensor:
+        folder = self.setup.folder / "teacher"
+        if not (folder / STATE).is_dir():
+            write_snapshot(folder, {"teacher": {"logits": predict()}}, {})
+        return read_snapshot(folder)[0]["teacher"]["logits"]
+
+    def reason_to_stop(self, stage: str, score: float | None) -> str | None:
+        if stage == "hard" and score is not None and self.hopeless is not None and score < self.hopeless:
+            return HOPELESS
+        deadline = self.setup.deadline
+        return NO_TIME if deadline is not None and time.time() > deadline else None
 
 
-class Watch(Silent):
-    """Shows a trial's progress elsewhere; stops it when time is up, or when the hard stage scores below `hopeless`."""
+class WithoutNotes(Silent):
+    """Shows a trial's steps: a search has many trials, whose notes would bury its own."""
 
-    def __init__(self, shown: Silent, deadline: float | None, *, hopeless: float | None = None) -> None:
-        self._shown, self._deadline, self._hopeless = shown, deadline, hopeless
-        self._stage, self._left = "", 0
+    def __init__(self, shown: Silent) -> None:
+        self._shown = shown
 
     def begin(self, name: str, *, total: int, done: int = 0) -> None:
-        self._stage, self._left = name, total - done
         self._shown.begin(name, total=total, done=done)
 
     def step(self, **numbers: float | None) -> None:
-        """At the last step there is nothing left to save, and an earlier checkpoint may be the one that stays."""
         self._shown.step(**numbers)
-        self._left -= 1
-        score = numbers.get("metric")
-        if self._stage == "hard" and score is not None and self._hopeless is not None:
-            if score < self._hopeless and self._left > 0:
-                raise Hopeless
-        if self._deadline is not None and time.time() > self._deadline and self._left > 0:
-            raise OutOfTime
-
-    def note(self, text: str) -> None:
-        """A search has many trials: their notes would bury its own."""
 
     def __enter__(self) -> Self:
         self._shown.__enter__()
@@ -144,16 +132,15 @@ def first_trial(
     target: float,
     finetune: bool,
     progress: Silent,
-    say: Callable[[str], None],
 ) -> list[Point]:
     """The whole recipe at the loosest target, from the dense model, which is fine-tuned first if it has no head.
 
     Leaves the dense model as a Hugging Face folder, from which all other trials start.
     """
     config = replace(setup.train, target_flops=target, lambda_=None, evals_per_stage=EVALUATIONS)
-    trainer = _trainer(setup, model, tokenizer, config, target, progress, finetune=finetune)
+    trainer = _trainer(TrialGuide(setup), model, tokenizer, config, target, progress, finetune=finetune)
     for text in trainer.truncation():
-        say(text)
+        progress.note(text)
     run = trainer.method.run
     lowest = lowest_flops(run.shape, run.lengths, [1.0] * run.shape.layers, protected=run.protected)
     seconds = trainer.fit().seconds
@@ -175,20 +162,19 @@ def first_trial(
 
 def run_trial(setup: Setup, target: float, start: float, hopeless: float, shown: Silent | None) -> Ended:
     """Train one trial, in this process or a worker's; one that had ended before the search was killed is not redone."""
-    watch = Watch(shown or Silent(), setup.deadline, hopeless=hopeless)
+    guide = TrialGuide(setup, start=start, hopeless=hopeless)
     try:
-        points = points_of(setup, target) or next_trial(setup, target=target, start=start, progress=watch)
-    except Hopeless:
-        return Ended(given_up=HOPELESS)
+        points = points_of(setup, target) or next_trial(guide, target=target, progress=shown or Silent())
+    except Stopped as stopped:
+        return Ended(given_up=stopped.reason)
     except PredictionError:
         return Ended(given_up=DIVERGED)
-    except OutOfTime:
-        return Ended(given_up=NO_TIME)
     return Ended(cost=points[0].relative_flops)
 
 
-def next_trial(setup: Setup, *, target: float, start: float, progress: Silent) -> list[Point]:
-    """A short hard stage at another target, from the weights and thresholds of the trial at `start`."""
+def next_trial(guide: TrialGuide, *, target: float, progress: Silent) -> list[Point]:
+    """A short hard stage at another target, from the weights and thresholds of the trial that the guide starts from."""
+    setup = guide.setup
     model, tokenizer = load_dense(setup.folder / DENSE, whole=True)
     prune_(model, setup.prune)
     config = replace(
@@ -199,9 +185,8 @@ def next_trial(setup: Setup, *, target: float, start: float, progress: Silent) -
         hard_epochs=setup.train.hard_epochs * setup.share,
         evals_per_stage=EVALUATIONS,
     )
-    trainer = _trainer(setup, model, tokenizer, config, target, progress)
-    trainer.start = weights_of(setup, start)
-    return _measure(setup, trainer, target=target, start=start, seconds=trainer.fit().seconds)
+    trainer = _trainer(guide, model, tokenizer, config, target, progress)
+    return _measure(setup, trainer, target=target, start=guide.start, seconds=trainer.fit().seconds)
 
 
 def baseline(setup: Setup) -> tuple[NDArray[Any], dict[str, Any]]:
@@ -229,26 +214,26 @@ def truth_of(setup: Setup, dense: NDArray[Any]) -> Truth:
 
 
 def _trainer(
-    setup: Setup, model: Any, tokenizer: Any, config: TrainConfig, target: float, progress: Silent, **options: Any
-) -> ChainTrainer:
+    guide: TrialGuide, model: Any, tokenizer: Any, config: TrainConfig, target: float, progress: Silent, **options: Any
+) -> Trainer:
     """A trial that was interrupted goes on from its own saved state."""
+    setup = guide.setup
     work = setup.place(target)
-    trainer = ChainTrainer(
+    return Trainer(
         model,
         tokenizer,
         setup.task,
         config,
         work=work,
         resume=(work / STATE).is_dir(),
-        progress=progress,
+        progress=WithoutNotes(progress),
+        guide=guide,
         device=setup.device,
         **options,
     )
-    trainer.teacher_folder = setup.folder / "teacher"
-    return trainer
 
 
-def _measure(setup: Setup, trainer: ChainTrainer, *, target: float, start: float | None, seconds: float) -> list[Point]:
+def _measure(setup: Setup, trainer: Trainer, *, target: float, start: float | None, seconds: float) -> list[Point]:
     """The trained model and looser settings of its dial on the selection rows, saved with its weights."""
     model, gates = trainer.model, gates_of(trainer.model)
     trained = gates.thresholds.detach().cpu().clone()
