@@ -83,15 +83,28 @@ def gpus(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         if row["part"] == "gpu":
-            loop = f"closed, {row['clients']} clients" if row["loop"] == "closed" else "open, half of that"
+            closed = f"closed, {row.get('clients')} clients, {row.get('when', 'afterwards')}"
+            loop = closed if row["loop"] == "closed" else "open, half of that"
             cells = [row["server"], str(row["texts_a_request"]), loop, f"{row['requests_per_s']:.0f}"]
             lines.append([*cells, f"{row['texts_per_s']:,}", *times(row)])
     return table(["server", "pairs a request", "loop", "requests/s", "pairs/s", "p50 ms", "p95 ms", "p99 ms"], lines)
 
 
+def ceilings(rows: Sequence[Row]) -> str:
+    lines = []
+    for row in rows:
+        if row["part"] == "http" and row.get("when") != "first seconds":
+            loop = f"closed, {row['clients']} clients" if row["loop"] == "closed" else "open, half of that"
+            cells = [str(row["texts_a_request"]), loop, f"{row['requests_per_s']:.0f}", f"{row['texts_per_s']:,}"]
+            lines.append([*cells, *times(row), str(row["processes"])])
+    return table(
+        ["pairs a request", "loop", "requests/s", "pairs/s", "p50 ms", "p95 ms", "p99 ms", "processes that ask"], lines
+    )
+
+
 def main() -> None:
     rows = read_rows(RECORDS)
-    for mark, make in {"limits": limits, "loads": loads, "overloads": overloads, "gpu": gpus}.items():
+    for mark, make in {"limits": limits, "loads": loads, "overloads": overloads, "gpu": gpus, "http": ceilings}.items():
         write_between_marks(mark, make(rows), PAGE)
     overheads = [row for row in rows if row["part"] == "overhead"]
     print(json.dumps(overheads, indent=1))

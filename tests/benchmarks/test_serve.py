@@ -124,3 +124,21 @@ def test_the_page_is_made_of_the_records(tmp_path: Path, monkeypatch: pytest.Mon
     ]
     text = serve_page.limits([{**rows[1], "session": "old", "requests_per_s": 99.0}, *rows])
     assert "| thresher | 30.0 | 3.00x | 1 | 2 | 3 | - |" in text and "| fastapi | 5.0 | 0.50x |" in text
+
+
+@pytest.mark.slow
+def test_the_server_without_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import serve_gpu  # type: ignore[import-not-found]  # from benchmarks/
+    import serve_page  # type: ignore[import-not-found]  # from benchmarks/
+
+    out = tmp_path / "out.jsonl"
+    words = "--no-model --processes 1 --clients 8 --seconds 0.5 --first 0.5".split()
+    monkeypatch.setattr(sys, "argv", ["serve_gpu.py", *words, "--out", str(out)])
+    serve_gpu.main()
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    whens = ["first seconds", "afterwards", None]
+    assert [(row["texts_a_request"], row.get("when")) for row in rows] == [(n, when) for n in (1, 32) for when in whens]
+    for row in rows:
+        assert row["part"] == "http" and row["model"] == "none" and row["graphs_captured"] == 0
+        assert row["failed"] == row["refused"] == 0 < row["answered"]
+    assert serve_page.ceilings(rows).count("\n") == 5

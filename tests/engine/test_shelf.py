@@ -88,7 +88,7 @@ def test_a_launch_that_fails_gives_its_lane_back(monkeypatch: pytest.MonkeyPatch
     model = pruned("bert")
     engine, ids = executor(model, "graph"), texts(model, (5, 9))
 
-    def fails(*given: object) -> None:
+    def fails(*given: object, **options: object) -> None:
         raise RuntimeError("out of memory")
 
     for lane in engine.lanes:

@@ -31,6 +31,7 @@ class FakeEngine:
 
     def __init__(self, clock: Clock, *, speed: Callable[[float], float] = lambda dial: 1.0) -> None:
         self.clock, self.speed = clock, speed
+        self.stalls = 0
         self.batches: list[list[int]] = []  # the first token of each text
         self.lengths: list[list[int]] = []
         self.dials: list[float | None] = []

@@ -28,6 +28,10 @@ class Stage:
         self.go, self.error, self.entered = threading.Event(), None, threading.Event()
         self.go.set()
 
+    @property
+    def stalls(self) -> int:
+        return int(self.inner.stalls)
+
     def begin(self, tokens: Any, dial: float | None) -> Any:
         self.texts += len(tokens)
         return self.inner.begin(tokens, dial)

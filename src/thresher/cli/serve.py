@@ -31,6 +31,7 @@ def serve(
     api_key_file: Annotated[
         Path | None, typer.Option(help="file with the key that clients must send; or set THRESHER_API_KEY")
     ] = None,
+    warm_up: Annotated[float, typer.Option(help="seconds at most to prepare a GPU, before listening")] = 120.0,
     patience: Annotated[float, typer.Option(help="seconds of silence before an engine counts as stuck")] = 30.0,
     drain: Annotated[float, typer.Option(help="seconds for what was let in, when told to end")] = 30.0,
     unready: Annotated[float, typer.Option(help="seconds between /readyz saying so and the end")] = 0.0,
@@ -64,6 +65,7 @@ def serve(
         on_drift=on_drift,
         shadow=shadow,
         api_key_file=api_key_file,
+        warm_up=warm_up,
         patience=patience,
         drain=drain,
         unready=unready,

@@ -23,7 +23,7 @@ BACKENDS = ("auto", "cpu", "cuda", "onnx", "reference")
 
 @dataclass(frozen=True)
 class Choice:
-    """What is to compute, and why; `mode` is the cuda backend's, `scales` are int8-static's."""
+    """What is to compute, and why; `mode` and `steady` are the cuda backend's, `scales` are int8-static's."""
 
     backend: str
     device: str
@@ -31,13 +31,14 @@ class Choice:
     why: str
     mode: str = "auto"
     scales: tuple[LayerScales, ...] = ()
+    steady: bool = False
 
     def build(self, weights: Weights, plan: PruningPlan) -> Executor:
         """The executor for a model; Triton is imported only for one that uses it."""
         if self.backend == "cuda":
             from thresher.engine.cuda.executor import CudaExecutor
 
-            return CudaExecutor(weights, plan, dtype=self.dtype, mode=self.mode)
+            return CudaExecutor(weights, plan, dtype=self.dtype, mode=self.mode, steady=self.steady)
         if self.backend == "reference":
             return PackedExecutor(Reference(weights, plan, dtype=DTYPES[self.dtype], device=self.device))
         if self.backend == "onnx":

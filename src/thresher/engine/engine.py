@@ -97,6 +97,7 @@ class Engine(ReadsTokens):
         max_length: int | None = None,
         threads: int | None = None,
         workers: int | None = None,
+        steady: bool = False,
     ) -> "Engine":
         """From a folder written by thresher, or any Hugging Face or sentence-transformers folder with a head we know.
 
@@ -108,7 +109,8 @@ class Engine(ReadsTokens):
         protected tokens do so at any dial above 0. `max_length` in tokens: as in training if not given, or else what
         the model can take. `threads`: with how many torch computes on the CPU, in this whole process; if not given, as
         many as it has. `workers`: how many processes tokenize; 0: threads of this one; if not given, as many as pay,
-        which describe() says.
+        which describe() says. `steady`, for servers: on a GPU batches have few sizes, for which `warm_up` prepares, and
+        others are computed without a CUDA graph rather than wait for one.
         """
         if is_run(path):
             scales = read_scales(Path(expanded(path)))
@@ -118,7 +120,7 @@ class Engine(ReadsTokens):
             scales, pairs = [], None
             model, tokenizer = load_dense(path, whole=True)
         set_threads(threads)
-        choice = choose(backend, dtype, device=device, mode=mode, scales=scales)
+        choice = replace(choose(backend, dtype, device=device, mode=mode, scales=scales), steady=steady)
         return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length, pairs=pairs, workers=workers)
 
     @staticmethod

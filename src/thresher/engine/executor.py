@@ -16,6 +16,8 @@ from thresher.tokenizing.tokens import Tokens
 
 Ids = Sequence[Sequence[int]] | Tokens
 Types = Sequence[Sequence[int] | None] | None  # missing token types are zeros
+TYPICAL = 64  # tokens of a text
+SLICE_TOKENS = 1024  # of a batch on a CPU, where more tokens are not faster
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class Executor(Protocol):
     by_length: bool  # whether texts of similar length should share a batch, or neighbours may
     window: int  # texts of a live stream that are read before the first of them is answered, where nobody says
 
+    @property
+    def stalls(self) -> int:
+        """Batches so far that waited for what had to be made for their size: their time is not that of the next."""
+
     def pack(self, input_ids: Ids, token_types: Types = None) -> Any:
         """Token sequences of any lengths as one batch, ready to run: lists, or flat arrays with their own types."""
 
@@ -68,8 +74,34 @@ class Executor(Protocol):
     def warm_up(self, batches: Sequence[Tokens]) -> None:
         """Prepare for batches of such sizes, so that the first real one does not wait."""
 
+    def typical_sizes(self, longest: int) -> list[tuple[int, int]]:
+        """(texts, tokens of each) of batches that a server should warm up with, those that are needed most first;
+        `longest`: tokens of its longest text."""
+
+    def fitting(self, tokens: int) -> int:
+        """Of batches of about so many tokens, how many leave no room unused; not more, unless there is no such size."""
+
+    def catch_up(self) -> None:
+        """While nobody waits: make a part of what batches of late had to do without, if there is any."""
+
     def describe(self) -> dict[str, Any]:
         """What is computed, and how."""
+
+
+class AnySize:
+    """Of executors to which all sizes of batches are the same: nothing to prepare, and nothing to catch up on."""
+
+    stalls = 0
+
+    def typical_sizes(self, longest: int) -> list[tuple[int, int]]:
+        length = min(TYPICAL, longest)
+        return [(max(1, SLICE_TOKENS // length), length)]
+
+    def fitting(self, tokens: int) -> int:
+        return tokens
+
+    def catch_up(self) -> None:
+        pass
 
 
 def description(executor: Executor, *, backend: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from thresher.core.gates import threshold_leaving
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.base import Backend
-from thresher.engine.executor import Ids, Output, Types, batch_of, description
+from thresher.engine.executor import AnySize, Ids, Output, Types, batch_of, description
 from thresher.engine.inputs import protected_rows
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.errors import ModelError
@@ -53,7 +53,7 @@ class LeftBehind:
         return self.states
 
 
-class PackedExecutor:
+class PackedExecutor(AnySize):
     """One model on packed batches, pruned or dense; the backend computes, this loop drops."""
 
     token_budget = TOKEN_BUDGET

@@ -22,7 +22,8 @@ class ServeRequest(Request):
     degrade: the dial may go up before anybody is refused, to gears of at least `min_agreement` with the dense model,
     which `thresher bench --gears` measured. on_drift: warn, or dense; shadow: the share of texts that the dense model
     computes too, while nobody waits. drain: seconds for what was let in, at the end; unready: seconds before the end in
-    which /readyz says so already.
+    which /readyz says so already. warm_up: seconds at most, for each run, in which a GPU prepares for batches of all
+    sizes before the server listens; what is left then is done while nobody waits.
     """
 
     PATHS: ClassVar[tuple[str, ...]] = ("api_key_file",)
@@ -46,6 +47,7 @@ class ServeRequest(Request):
     on_drift: str = "warn"
     shadow: float = 0.0
     api_key_file: Path | None = None
+    warm_up: float = 120.0
     patience: float = 30.0
     drain: float = 30.0
     unready: float = 0.0
@@ -62,8 +64,9 @@ class ServeRequest(Request):
         for name in ("min_agreement", "shadow"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name.replace('_', '-')} = {getattr(self, name)} must be from 0 to 1")
-        if not 0 <= self.unready < float("inf"):
-            raise ConfigError(f"unready = {self.unready} must be a number from 0 on")
+        for name in ("unready", "warm_up"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name.replace('_', '-')} = {getattr(self, name)} must be a number from 0 on")
         if not 0 <= self.port <= 65_535:
             raise ConfigError(f"port = {self.port} must be from 0 to 65535; 0 takes a free one")
         if self.log_level not in LEVELS:
@@ -106,6 +109,7 @@ def serve(
                 least_agreement=request.min_agreement,
                 on_drift=request.on_drift,
                 shadow=request.shadow,
+                warm_up_s=request.warm_up,
                 limits=limits,
             )
             for name, path in named_runs(request.runs)

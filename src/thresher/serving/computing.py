@@ -1,7 +1,9 @@
 """A run's engine as the worker wants it: batches at any dial, the dense model, and which layer dropped which token."""
 
+import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from thresher.engine.answers import Answers
@@ -12,8 +14,8 @@ from thresher.engine.token_answers import TokenAnswers
 from thresher.errors import ModelError
 from thresher.tokenizing.tokens import Tokens
 
-TYPICAL = 64  # tokens of the texts that the first measurement is made with
-SLICE_TOKENS = 1024  # of the first measurement on a CPU, where more tokens are not faster
+SAID_EVERY = 10  # sizes that a warm-up has prepared
+log = logging.getLogger("thresher.serving")
 
 
 class Computing:
@@ -55,12 +57,42 @@ class Computing:
                 self._explaining = Engine.load(self._path, device="cpu", workers=0)
             return _at_dial(self._explaining, dial, self._path, {"device": "cpu"})
 
+    @property
+    def stalls(self) -> int:
+        """Batches so far that had to wait for something made for their size."""
+        return sum(engine.executor.stalls for engine in self._engines)
+
+    @property
+    def _engines(self) -> list[Engine]:
+        return [self.engine, *list(self._at.values())]
+
+    def catch_up(self) -> None:
+        """While nobody waits: a part of what batches had to do without."""
+        for engine in self._engines:
+            engine.executor.catch_up()
+
+    def warm_up(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+        """Prepare all engines for the sizes of batches that will come, as far as so many seconds go; how far that
+        was. Where every size is the same to an engine, there is nothing to do."""
+        began = clock()
+        sizes = [(each.executor, each.executor.typical_sizes(each.max_length)) for each in self._engines]
+        work = [(executor, size) for executor, several in sizes if len(several) > 1 for size in several]
+        facts: dict[str, Any] = {"sizes": len(work), "ready": 0, "seconds": 0.0}
+        for executor, size in work:
+            if clock() - began >= seconds:
+                break
+            executor.warm_up(made_up_texts(executor.tables, [size]))
+            facts |= {"ready": facts["ready"] + 1, "seconds": round(clock() - began, 1)}
+            if facts["ready"] % SAID_EVERY == 0 or facts["ready"] == len(work):
+                log.info("warm-up", extra={"facts": {"run": self._path, **facts}})
+        if facts["ready"] < len(work):
+            log.warning("warm-up ended early", extra={"facts": {"run": self._path, **facts}})
+        return facts
+
     def seconds_per_token(self) -> float:
         """Measured with made-up texts, after a first batch that does not count."""
         executor = self.engine.executor
-        budget = executor.token_budget if self.in_flight > 1 else min(SLICE_TOKENS, executor.token_budget)
-        length = min(TYPICAL, self.engine.max_length)
-        (tokens,) = made_up_texts(executor.tables, [(max(1, budget // length), length)])
+        (tokens,) = made_up_texts(executor.tables, executor.typical_sizes(self.engine.max_length)[:1])
         executor.warm_up([tokens])
         began = time.perf_counter()
         executor.compute(tokens)

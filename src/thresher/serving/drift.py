@@ -78,6 +78,10 @@ class DriftGuard:
         self.index: float | None = None
 
     @property
+    def stalls(self) -> int:
+        return self._computing.stalls
+
+    @property
     def agreement(self) -> float | None:
         """Of the texts that both models computed; None before there are some."""
         return float(np.mean(self._agreed)) if self._agreed else None

@@ -1,8 +1,14 @@
 """How fast the engine is, measured while it works, and what that says of a wait."""
 
+from collections.abc import Callable
+
 LEAST_SECONDS = 1e-9  # for a token; so that nothing is divided by zero
 LEAST_TOKENS = 256  # of a batch, if they are there: smaller ones waste a processor's products
 WEIGHT = 0.1  # of the newest batch
+
+
+def any_number(tokens: int) -> int:
+    return tokens
 
 
 class Pace:
@@ -11,9 +17,17 @@ class Pace:
     Small batches that nobody waits behind, which an idle server has, say little about that: they do not count.
     """
 
-    def __init__(self, seconds_per_token: float, *, batch_seconds: float, most_tokens: int) -> None:
-        """batch_seconds: how long a batch should take at most; most_tokens: what fits into one."""
-        self.batch_seconds, self.most_tokens = batch_seconds, most_tokens
+    def __init__(
+        self,
+        seconds_per_token: float,
+        *,
+        batch_seconds: float,
+        most_tokens: int,
+        fitting: Callable[[int], int] = any_number,
+    ) -> None:
+        """batch_seconds: how long a batch should take at most; most_tokens: what fits into one; fitting: of about so
+        many tokens, how many leave no room unused."""
+        self.batch_seconds, self.most_tokens, self._fitting = batch_seconds, most_tokens, fitting
         first = max(LEAST_SECONDS, seconds_per_token)
         # Of the mean batch, newer ones counting more; `_off`: how far its time is from what the pace says.
         self._tokens = float(min(most_tokens, max(LEAST_TOKENS, batch_seconds / first)))
@@ -27,7 +41,7 @@ class Pace:
     def budget(self) -> int:
         """Tokens of a batch: as many as are computed in `batch_seconds`, so that newcomers do not wait for long."""
         wanted = int(self.batch_seconds / self.seconds_per_token)
-        return min(self.most_tokens, max(LEAST_TOKENS, wanted))
+        return self._fitting(min(self.most_tokens, max(LEAST_TOKENS, wanted)))
 
     def add(self, tokens: int, seconds: float, *, speed: float = 1.0, crowded: bool = False) -> None:
         """A batch was computed, at a dial that is so many times as fast as the run's own; crowded: others waited."""

@@ -42,7 +42,8 @@ READING = 64 * 2**20  # characters that may wait for the tokenizer, of all reque
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """How a run is served. `degrade`: whether the dial may go up under load, down to `least_agreement` with the dense
-    model; `on_drift`: what happens when texts are not like those of the calibration, warn or dense."""
+    model; `on_drift`: what happens when texts are not like those of the calibration, warn or dense; `warm_up_s`: how
+    long an engine may prepare for sizes of batches before it serves."""
 
     path: str
     name: str
@@ -56,12 +57,13 @@ class Setting:
     least_agreement: float = 0.95
     on_drift: str = "warn"
     shadow: float = 0.0
+    warm_up_s: float = 120.0
     limits: Limits = Limits()
 
     @property
     def engine_options(self) -> dict[str, Any]:
         names = ("device", "dtype", "dial", "max_length", "threads")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names} | {"steady": True}
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ class ServedRun:
             self.computing.seconds_per_token(),
             batch_seconds=setting.batch_seconds,
             most_tokens=executor.token_budget,
+            fitting=executor.fitting,
         )
         self.gears = GearBox(gears)
         best = max(gear.speed for gear in self.gears.gears)
@@ -136,13 +139,14 @@ class ServedRun:
         # What may be needed in the middle of work is made before it.
         for needed in (*(gear.dial for gear in gears), *([0.0] if setting.shadow or self.drift.falls_back else [])):
             self.computing.at(needed)
+        self.warm_up = self.computing.warm_up(setting.warm_up_s)
         self.worker = Worker(
             self.drift,
             self.queue,
             gears=self.gears,
             turns=turns if executor.device == "cpu" else None,
             watch=self._watch,
-            idle=self.drift.look,
+            idle=self._beside,
         )
         self._tokenizers = tokenizers or ThreadPoolExecutor(1, thread_name_prefix="tokenizing")
         self.reading = 0
@@ -255,6 +259,11 @@ class ServedRun:
         if job.error is not None:
             raise job.error
         return job
+
+    def _beside(self) -> None:
+        """While nobody waits."""
+        self.computing.catch_up()
+        self.drift.look()
 
     def _watch(self, batch: Batch) -> None:
         self.drift.add(batch)

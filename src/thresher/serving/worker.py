@@ -28,6 +28,10 @@ class Computes(Protocol):
 
     in_flight: int
 
+    @property
+    def stalls(self) -> int:
+        """Batches so far that had to wait for something made for their size: a graph, or a compiled kernel."""
+
     def begin(self, tokens: Tokens, dial: float | None) -> Any:
         """Launch texts; what is given back is for `finish`."""
 
@@ -95,6 +99,7 @@ class Worker:
         self.turns, self.watch, self.idle, self.clock = turns, watch, idle, clock
         self._flying: deque[_Flying] = deque()
         self._last = clock()  # when the batch before was finished
+        self._stalls = computes.stalls  # at that time
         self._beat, self._idle = clock(), True
         self.broken: str | None = None
         self._thread: threading.Thread | None = None
@@ -144,7 +149,7 @@ class Worker:
     def _begin(self, texts: list[Waiting], gear: Gear) -> None:
         now = self.clock()
         if self._idle:
-            self._idle, self._last = False, now
+            self._idle, self._last, self._stalls = False, now, self.computes.stalls
         for text in texts:
             text.job.began = now if text.job.began is None else text.job.began
             text.job.dials.add(gear.dial)
@@ -170,7 +175,9 @@ class Worker:
         now = self.clock()
         # From one batch to the next, with all that is done between them: that is what those who wait wait for.
         seconds, self._last = now - self._last, now
-        self.queue.pace.add(flying.tokens.total, seconds, speed=flying.gear.speed, crowded=flying.crowded)
+        stalls, self._stalls = self._stalls, self.computes.stalls
+        if stalls == self._stalls:  # or else the time is not one of computing
+            self.queue.pace.add(flying.tokens.total, seconds, speed=flying.gear.speed, crowded=flying.crowded)
         self.queue.landed(flying.texts)
         self._hand_out(flying.texts, answers)
         waited = [(text.job.began or now) - text.job.arrived for text in flying.texts]

@@ -16,6 +16,8 @@ from thresher.engine.backends.reference import DTYPES
 from thresher.engine.cuda.batch import HostBatch, Layout, Packer
 from thresher.engine.cuda.forward import Forward
 from thresher.engine.cuda.graphs import REMEMBERED, Lane, OnePass, Ticket, bucket_of
+from thresher.engine.cuda.ladder import few_buckets, rung_below, typical_sizes
+from thresher.engine.cuda.later import Later, guessed
 from thresher.engine.cuda.live import Numbers, OnHost, to_host
 from thresher.engine.cuda.model import GpuModel, gpu_model
 from thresher.engine.cuda.shelf import Demand
@@ -38,6 +40,10 @@ OLDEST = (8, 0)  # compute capability: Ampere, the first with bfloat16 and async
 # Graphs were faster, or at most 3% slower, at every size measured (benchmarks/gpu: up to 83,000 tokens); their memory
 # grows with their room.
 GRAPH_UP_TO_TOKENS = 98_304
+STEADY_GRAPHS = 64  # in each lane of a steady executor; it prepares up to 49
+# A graph saves milliseconds, and its capture costs tenths of a second in every lane: while people wait, only a bucket
+# of every sixteenth batch is worth that (see REMEMBERED).
+OFTEN = 128
 
 
 @dataclass(eq=False)
@@ -49,6 +55,7 @@ class Begun:
     ticket: Ticket | None = None
     output: Output | None = None
     error: Exception | None = None
+    real: bool = True  # and not made up, to prepare for others
 
 
 class CudaExecutor:
@@ -70,16 +77,18 @@ class CudaExecutor:
         mode: str = "auto",
         device: str = "cuda",
         model: GpuModel | None = None,
+        steady: bool = False,
     ) -> None:
         """On device "cpu" the kernels need Triton's interpreter, and graphs are run without being captured. `model` is
-        what was made of the same weights before."""
+        what was made of the same weights before. steady: batches come one by one, of any size, and people wait for
+        each: few sizes, and graphs are captured by `warm_up` and `catch_up`, or when a size comes often."""
         for name, value, known in (("mode", mode, MODES), ("dtype", dtype, CUDA_DTYPES)):
             if value not in known:
                 raise ConfigError(f"{name} = {value!r} is not one of the cuda backend's: {', '.join(known)}")
         check_supported("cuda", weights.specs)
         _check_device(device)
         on_gpu = device.startswith("cuda")
-        self.plan, self.dtype, self.mode, self.device = plan, dtype, mode, device
+        self.plan, self.dtype, self.mode, self.device, self.steady = plan, dtype, mode, device, steady
         self.shape, self.tables = weights.shape, Tables.of(weights)
         self.model = model or gpu_model(weights, dtype=DTYPES[dtype], device=device)
         self.forward = Forward(self.model, plan)
@@ -87,13 +96,27 @@ class CudaExecutor:
         self._small = replace(weights, layers=[], word=torch.empty_like(weights.word, device="meta"))
         self.packer = Packer(self._small, self.tables, plan, pinned=on_gpu)
         one_pass, demand = OnePass(self.forward), Demand[Layout](most=REMEMBERED)
-        self.lanes = [Lane(one_pass, demand, device=device, capture=on_gpu) for _ in range(LANES)]
+        shelves: Any = {"room": STEADY_GRAPHS, "often": OFTEN} if steady else {}
+        self.lanes = [Lane(one_pass, demand, device=device, capture=on_gpu, **shelves) for _ in range(LANES)]
+        self.later = Later(STEADY_GRAPHS, prunings=len(plan.pruning_layers)) if steady else None
         self._idle, self._flying = list(self.lanes), list[Begun]()
         self._expected: dict[Layout, list[int]] = {}
         self._computing = threading.Lock()  # a lane has one place for its inputs
 
     def describe(self) -> dict[str, Any]:
-        return {**description(self, backend="cuda"), "mode": self.mode, "mode_why": self._why()}
+        graphs = sum(lane.captured.made for lane in self.lanes)
+        return {**description(self, backend="cuda"), "mode": self.mode, "mode_why": self._why(), "graphs": graphs}
+
+    @property
+    def stalls(self) -> int:
+        return sum(lane.stalls for lane in self.lanes)
+
+    def fitting(self, tokens: int) -> int:
+        return rung_below(tokens) if self.steady else tokens
+
+    def typical_sizes(self, longest: int) -> list[tuple[int, int]]:
+        found = typical_sizes(budget=self.token_budget, longest=longest)
+        return found if self.steady else found[:1]
 
     def _why(self) -> str:
         if self.mode != "auto":
@@ -106,18 +129,45 @@ class CudaExecutor:
     def with_plan(self, plan: PruningPlan) -> "CudaExecutor":
         """The same model and matrices with another plan."""
         options: Any = {"dtype": self.dtype, "mode": self.mode, "device": self.device, "model": self.model}
-        return CudaExecutor(self._small, plan, **options)
+        return CudaExecutor(self._small, plan, **options, steady=self.steady)
 
     def compute(self, input_ids: Ids, token_types: Types = None) -> Output:
         return self.run(self.pack(input_ids, token_types))
 
     def warm_up(self, batches: Sequence[Tokens]) -> None:
-        """On every lane, because each has graphs of its own."""
         for tokens in batches:
             packed = self.pack(tokens)
-            begun = [self.launch(packed) for _ in range(self.in_flight)]
-            for each in begun:
-                self.finish(each)
+            if self.later is not None and packed.layout not in self._expected:
+                kept = self.finish(self.launch(packed, real=False)).kept[:, list(self.plan.pruning_layers)]
+                self._expected[packed.layout] = guessed(packed.layout, [tokens.total, *kept.sum(0).tolist()])
+            self._on_every_lane(packed)
+
+    def catch_up(self) -> None:
+        """One graph in every lane: for the size without one that came most often, or else one for what texts keep."""
+        if self.later is None:
+            return
+        batches, counts = self.later.batches, self.lanes[0].demand.counts
+        for layout in sorted(batches, key=lambda each: -counts[each]):
+            if any(layout not in lane.captured and lane.captured.admits(layout) for lane in self.lanes):
+                return self._on_every_lane(batches[layout])
+        for layout, packed in batches.items():
+            everywhere = all(layout in lane.captured for lane in self.lanes)
+            better = self.later.better(layout, self._expected.get(layout)) if everywhere else None
+            if better is not None:
+                with self._computing:
+                    self._settle_all()
+                    self._expected[layout] = better
+                    for lane in self.lanes:
+                        lane.captured.drop(layout)
+                return self._on_every_lane(packed)
+
+    def _on_every_lane(self, packed: HostBatch) -> None:
+        """Compute a batch with a graph in each, because each has graphs of its own."""
+        with self._computing:
+            self._settle_all()
+        begun = [self.launch(packed, real=False, capture_now=self.steady) for _ in range(self.in_flight)]
+        for each in begun:
+            self.finish(each)
 
     @torch.inference_mode()
     def pack(self, input_ids: Ids, token_types: Types = None) -> HostBatch:
@@ -129,24 +179,28 @@ class CudaExecutor:
             mode = "graph" if sizes["tokens"] <= GRAPH_UP_TO_TOKENS else "sync"
         longest, typed = int(tokens.lengths.max()), self.packer.typed
         if mode == "graph":
-            layout = bucket_of(**sizes, longest=longest, positions=self.tables.positions, typed=typed)
+            bucket = few_buckets if self.steady else bucket_of
+            layout = bucket(**sizes, longest=longest, positions=self.tables.positions, typed=typed)
         else:
             layout = Layout(**sizes, max_length=longest, typed=typed)
         return HostBatch(self.packer.fill(layout, tokens), layout, torch.from_numpy(tokens.lengths), mode)
 
     @torch.inference_mode()
-    def launch(self, packed: HostBatch) -> "Begun":
+    def launch(self, packed: HostBatch, *, real: bool = True, capture_now: bool = False) -> "Begun":
         """Copy to the GPU and begin to compute. Where no lane is free, the oldest batch in flight is finished first,
         whoever launched it: nobody waits for a stream that is not read on."""
         with self._computing:
-            begun = Begun(packed)
+            begun = Begun(packed, real=real)
             if packed.mode == "sync":
                 begun.output = self._run_sync(packed)
                 return begun
             if not self._idle:
                 self._settle(self._flying[0])
             lane = next((lane for lane in self._idle if packed.layout in lane.captured), self._idle[0])
-            begun.ticket = lane.launch(packed.buffer, packed.layout, self._expected)
+            if self.later is not None:
+                self.later.remember(packed)
+                self._expect(packed.layout)
+            begun.ticket = lane.launch(packed.buffer, packed.layout, self._expected, capture_now=capture_now)
             begun.lane = lane
             self._idle.remove(lane)
             self._flying.append(begun)
@@ -179,6 +233,17 @@ class CudaExecutor:
                 "report what it computed"
             ) from error
 
+    def _expect(self, layout: Layout) -> None:
+        """Of a new size the same as of another one with as many tokens: these kernels are compiled already."""
+        if layout not in self._expected:
+            alike = next((known for size, known in self._expected.items() if size.tokens == layout.tokens), None)
+            if alike is not None:
+                self._expected[layout] = alike
+
+    def _settle_all(self) -> None:
+        while self._flying:
+            self._settle(self._flying[0])
+
     def _settle(self, begun: "Begun") -> None:
         """Take a batch's results from its lane, which is free then. After a Ctrl-C in here the batch is still in
         flight, and whoever needs the lane next tries again."""
@@ -188,6 +253,8 @@ class CudaExecutor:
             ticket.wait()
             outputs, starts = lane.run.apart(ticket.result, begun.batch.layout)
             begun.output = self._output(outputs, list(starts[1:]), begun.batch)
+            if self.later is not None and begun.real:
+                self.later.count(starts[:, -1].tolist())
         except Exception as error:
             begun.error = error
         self._flying.remove(begun)

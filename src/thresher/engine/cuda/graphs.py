@@ -92,31 +92,47 @@ class Ticket:
 
 class Lane:
     """Room for one batch in flight, with graphs, memory and a stream of its own. Graphs are captured when they are
-    first needed; a bucket that its shelf does not admit runs without one.
+    first needed, or once they were asked for `often`; a bucket that its shelf does not admit runs without one.
 
-    Without `capture`, for the interpreter, the same work is run anew each time.
+    Without `capture`, for the interpreter, a graph is nothing, and the same work is run anew each time.
     """
 
-    def __init__(self, run: OnePass, demand: Demand[Layout], *, device: str, capture: bool) -> None:
-        self.run, self.demand, self.device, self.capture = run, demand, device, capture
-        self.captured: Shelf[Layout, Captured] = Shelf(GRAPHS, demand)
+    def __init__(
+        self,
+        run: OnePass,
+        demand: Demand[Layout],
+        *,
+        device: str,
+        capture: bool,
+        room: int | None = None,
+        often: int = 0,
+    ) -> None:
+        self.run, self.demand, self.device, self.capture, self.often = run, demand, device, capture, often
+        self.captured: Shelf[Layout, Captured] = Shelf(room or GRAPHS, demand)
+        self.stalls = 0  # launches that waited for a capture, or perhaps for a compiler
         # One pool for all: a replay's intermediates are dead at its end, and replays of a lane never overlap. One
         # stream, too: memory that was freed on one is not given out on another.
         self.pool = torch.cuda.graph_pool_handle() if capture else None
         self.stream = torch.cuda.Stream() if capture else None  # type: ignore[no-untyped-call]
 
-    def launch(self, buffer: Tensor, layout: Layout, expected: dict[Layout, list[int]]) -> Ticket:
+    def launch(
+        self, buffer: Tensor, layout: Layout, expected: dict[Layout, list[int]], *, capture_now: bool = False
+    ) -> Ticket:
         """Begin with a filled buffer on the host; the result is valid until the lane's next launch. `expected`: tokens
-        before and after each pruning, by bucket, as the first batch showed; what is new is added."""
+        before and after each pruning, by bucket, as the first batch showed; what is new is added. capture_now: whether
+        the bucket is worth a graph or not."""
         self.demand.note(layout)
-        if not self.capture:
-            return Ticket(self.run(layout.views(buffer.to(self.device)), layout, None))
         captured = self.captured.get(layout)
-        if captured is None and not self.captured.admits(layout):
-            return self._uncaptured(buffer, layout, expected)
-        if captured is None:
+        if captured is None and (capture_now or self.captured.admits(layout, often=self.often)):
+            self.stalls += 1
             with _capturing:
                 captured = self._captured(layout, buffer, expected)
+        elif captured is None and self.demand.counts[layout] <= 1:
+            self.stalls += 1  # kernels for this bucket may be new
+        if not self.capture:
+            return Ticket(self.run(layout.views(buffer.to(self.device)), layout, expected.get(layout)))
+        if captured is None:
+            return self._uncaptured(buffer, layout, expected)
         with torch.cuda.stream(self.stream):
             captured.inputs.copy_(buffer, non_blocking=True)
             captured.graph.replay()
@@ -134,6 +150,10 @@ class Lane:
         """The first batch of a bucket shows how many tokens are left where; tiles are chosen for that, the same in
         every lane: a text's result must not depend on which of them computes it."""
         self.captured.make_room()  # nothing of an idle lane is still running
+        if not self.capture:
+            nothing = Captured(torch.empty(0), torch.empty(0), None)
+            self.captured.put(layout, nothing)
+            return nothing
         inputs = buffer.to(self.device)
         views = layout.views(inputs)
         stream = self.stream

@@ -30,7 +30,7 @@ class Shelf(Generic[Key, Value]):
     """
 
     def __init__(self, room: int, demand: Demand[Key]) -> None:
-        self.room, self.demand = room, demand
+        self.room, self.demand, self.made = room, demand, 0
         self.kept: OrderedDict[Key, Value] = OrderedDict()
 
     def __len__(self) -> int:
@@ -45,11 +45,13 @@ class Shelf(Generic[Key, Value]):
             self.kept.move_to_end(key)
         return self.kept.get(key)
 
-    def admits(self, key: Key) -> bool:
-        """Whether it is worth making something for this key."""
+    def admits(self, key: Key, *, often: int = 0) -> bool:
+        """Whether it is worth making something for this key, which was asked for at least so `often`."""
+        counts = self.demand.counts
+        if counts[key] < often:
+            return False
         if len(self.kept) < self.room:
             return True
-        counts = self.demand.counts
         return counts[key] > counts[next(iter(self.kept))]
 
     def make_room(self) -> None:
@@ -60,3 +62,7 @@ class Shelf(Generic[Key, Value]):
     def put(self, key: Key, value: Value) -> None:
         self.make_room()
         self.kept[key] = value
+        self.made += 1
+
+    def drop(self, key: Key) -> None:
+        self.kept.pop(key, None)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from thresher.core.plan import PruningPlan
-from thresher.engine.executor import Ids, Output, Types, batch_of, description
+from thresher.engine.executor import AnySize, Ids, Output, Types, batch_of, description
 from thresher.engine.graphs.build import KEPT, LIMITS, LOGITS, Form, build_model
 from thresher.engine.graphs.opened import Arrays, OnnxFile
 from thresher.engine.inputs import Tables
@@ -28,7 +28,7 @@ LARGEST = 1_900_000_000  # bytes of a graph in memory, a little below protobuf's
 NEVER = -1.0  # no score is below it: a layer with this threshold keeps all
 
 
-class GraphExecutor:
+class GraphExecutor(AnySize):
     """One model in onnxruntime, pruned or dense, in fp32 or, with a quantized run's scales, in static int8.
 
     Thresholds are an input of the graph, so that one graph serves all dials.

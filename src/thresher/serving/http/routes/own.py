@@ -106,7 +106,7 @@ def info(house: House) -> dict[str, Any]:
 
 def _about(run: ServedRun) -> dict[str, Any]:
     about = run.engine.describe()
-    keep = ("backend", "device", "dtype", "dial", "layers", "width", "max_length", "why", "threads")
+    keep = ("backend", "device", "dtype", "dial", "layers", "width", "max_length", "why", "threads", "graphs")
     return {
         "name": run.name,
         "head": run.engine.head.means,
@@ -116,6 +116,7 @@ def _about(run: ServedRun) -> dict[str, Any]:
         "prompts": dict(run.engine.head.prompts),
         "gears": [{"dial": gear.dial, "agreement": gear.agreement, "speed": gear.speed} for gear in run.gears.gears],
         "drift": {"index": run.drift.index, "agreement": run.drift.agreement, "drifted": run.drift.drifted},
+        "warm_up": run.warm_up,
         "tokens_per_s": round(1 / run.queue.pace.seconds_per_token),
         "timeout_s": run.queue.limits.timeout_s,
     }
