@@ -29,7 +29,7 @@ from thresher.models.defaults import prune_defaults
 from thresher.models.embedder import Embedder, take_pooler_
 from thresher.models.heads import head_of
 from thresher.tasks.task import Example, Task, TaskSpec
-from thresher.training.judge import blind
+from thresher.training.judge import one_answer_for_all
 from thresher.training.trainer import Trainer
 
 RERANK = TaskSpec("pairs", "query", "document", (), ("ndcg@10",), means="score")
@@ -277,14 +277,19 @@ def test_an_interrupted_run_without_labels_goes_on(tmp_path: Any) -> None:
     assert differing(weights, resumed) == []
 
 
-def test_blind_models_are_named() -> None:
-    assert blind(RERANK, np.full((4, 1), 2.0)) == [
+def test_models_with_one_answer_for_all_are_named() -> None:
+    assert one_answer_for_all(RERANK, np.full((4, 1), 2.0)) == [
         "the dense model gives the same score to every selection row: nothing can be lost; it needs more training"
     ]
-    assert "gives the same embedding to" in blind(EMBED, np.ones((4, 3)))[0]
-    assert "gives no label to every" in blind(TOPICS, np.full((4, 2), -1.0))[0]
-    assert "gives good to every" in blind(TOPICS, np.array([[-1.0, 1.0]] * 3))[0]
-    assert blind(RERANK, np.arange(4.0)[:, None]) == blind(EMBED, np.eye(3)) == blind(TOPICS, np.eye(2) - 0.5) == []
+    assert "gives the same embedding to" in one_answer_for_all(EMBED, np.ones((4, 3)))[0]
+    assert "gives no label to every" in one_answer_for_all(TOPICS, np.full((4, 2), -1.0))[0]
+    assert "gives good to every" in one_answer_for_all(TOPICS, np.array([[-1.0, 1.0]] * 3))[0]
+    assert (
+        one_answer_for_all(RERANK, np.arange(4.0)[:, None])
+        == one_answer_for_all(EMBED, np.eye(3))
+        == one_answer_for_all(TOPICS, np.eye(2) - 0.5)
+        == []
+    )
 
 
 def test_losses_by_hand() -> None:

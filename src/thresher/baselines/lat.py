@@ -55,7 +55,7 @@ class Lat(Method):
     """LengthDrop and LayerDrop with the sandwich rule and in-place distillation, then an evolutionary search."""
 
     name = "lat"
-    knob = "lengths"
+    adjusts = "lengths"
     long_finish = True
 
     def begin(self) -> None:

@@ -27,7 +27,7 @@ class Collapse(Method):
     """Everything but the protected tokens is dropped at one layer; no score is looked at."""
 
     name = "collapse"
-    knob = "layer"
+    adjusts = "layer"
 
     def begin(self) -> None:
         super().begin()

@@ -42,7 +42,7 @@ class Power(Method):
     """A soft stage learns the retention, the hard stage trains at the counts it gives."""
 
     name = "power"
-    knob = "counts"
+    adjusts = "counts"
     learns = True
 
     @property

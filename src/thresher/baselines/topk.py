@@ -27,7 +27,7 @@ class Spatten(Method):
     """SpAtten's token pruning: top-k by attention received, k a share of the text's length that falls linearly."""
 
     name = "spatten"
-    knob = "retain ratio"
+    adjusts = "retain ratio"
 
     def begin(self) -> None:
         layers = self.run.shape.layers

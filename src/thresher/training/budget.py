@@ -46,7 +46,7 @@ def check_reachable(
 
 
 class Scaler(Protocol):
-    """One knob: the larger the factor, the less is kept."""
+    """What one number adjusts: the larger the factor, the less is kept."""
 
     def apply(self, factor: float) -> None: ...
 

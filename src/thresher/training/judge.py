@@ -21,7 +21,7 @@ from thresher.training.targets import padded
 SAME = 1e-4  # scores and embeddings that differ by less, relative to their size, are one answer
 
 
-def blind(spec: TaskSpec, logits: NDArray[Any]) -> list[str]:
+def one_answer_for_all(spec: TaskSpec, logits: NDArray[Any]) -> list[str]:
     """What is to be said of a model that has one answer for all rows. logits: (rows, outputs)."""
     means = spec.means
     if means == "span":

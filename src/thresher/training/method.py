@@ -46,7 +46,7 @@ class Method:
     """
 
     name: ClassVar[str]
-    knob: ClassVar[str] = "thresholds"  # what `meet` sets
+    adjusts: ClassVar[str] = "thresholds"  # what `meet` sets
     searches: int = 1  # that `meet` makes for it
     learns: ClassVar[bool] = False  # in a soft stage; without one, its steps go to the hard stage
     prunes: ClassVar[bool] = True
@@ -84,7 +84,7 @@ class Method:
             check_reachable(run.shape, run.lengths, pruning, self.target, protected=run.protected, **words)
 
     def meet(self, target: float) -> float:
-        """Turn the one knob until hard pruning costs `target`; returns the relative FLOPs that were reached."""
+        """Adjust one number until hard pruning costs `target`; returns the relative FLOPs that were reached."""
         raise NotImplementedError
 
     def before_soft_step(self, progress: float) -> None:

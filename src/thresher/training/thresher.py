@@ -58,7 +58,7 @@ class ByQuantile(Rule):
 
 
 class Fall:
-    """The knob that finds where shares must fall for a target: the larger the factor, the earlier. It leaves the gates
+    """Finds where shares must fall for a target: the larger the factor, the earlier. It leaves the gates
     with the rule `fitted`, which knows the thresholds."""
 
     def __init__(self, gates: Gates, *, width: float, centre: float, floor: float = 0.0) -> None:
@@ -121,7 +121,7 @@ class Thresher(Method):
     """The default: thresholds that follow a falling share of tokens, whose shape is chosen on the way."""
 
     name = "thresher"
-    knob = "shares"
+    adjusts = "shares"
     floor: ClassVar[float] = 0.0  # the share that no layer goes below
 
     def begin(self) -> None:

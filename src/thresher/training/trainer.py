@@ -30,7 +30,7 @@ from thresher.tasks.task import Task
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.guide import Guide, Stopped
-from thresher.training.judge import Judge, blind
+from thresher.training.judge import Judge, one_answer_for_all
 from thresher.training.method import Method, Run, Settled
 from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
@@ -161,7 +161,7 @@ class Trainer:
         self.standing.dense = self.judge.score(found)
         for text in (
             f"dense: selection score {self.standing.dense['score']:.4f}",
-            *blind(self.task.spec, found.logits.numpy()),
+            *one_answer_for_all(self.task.spec, found.logits.numpy()),
             *below_chance(self.task.spec, self.standing.dense, rows=len(self.task.selection)),
         ):
             self.progress.note(text)
@@ -286,10 +286,10 @@ class Trainer:
         """At the start of a stage: let hard pruning cost what was asked for."""
         if (target := self.method.target) is None or self.standing.step > 0:
             return
-        self.progress.begin(self.method.knob, total=SEARCH_STEPS * self.method.searches)
+        self.progress.begin(self.method.adjusts, total=SEARCH_STEPS * self.method.searches)
         reached = self.method.meet(target)
         self._agree_on_gates()
-        self.progress.note(f"{self.method.knob} set: relative FLOPs {reached:.3f} of {target} asked for")
+        self.progress.note(f"{self.method.adjusts} set: relative FLOPs {reached:.3f} of {target} asked for")
 
     def _searched(self, flops: float) -> None:
         self.progress.step(flops=flops)

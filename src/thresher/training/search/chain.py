@@ -27,7 +27,7 @@ from thresher.tasks.said import drop_or_gain
 from thresher.tasks.splits import counted
 from thresher.tasks.task import Task
 from thresher.training.guide import Stopped
-from thresher.training.judge import blind
+from thresher.training.judge import one_answer_for_all
 from thresher.training.progress import Silent
 from thresher.training.sample import encoded
 from thresher.training.search.plan import Tried, next_target, start_for
@@ -117,7 +117,7 @@ def search(
         _first(setup, study, model, tokenizer, start=start, finetune=finetune, progress=progress)
         (logits, dense), rows = baseline(setup), len(task.selection)
         progress().note(f"dense: score {100 * dense['metrics']['score']:.2f} on {counted(rows, 'selection row')}")
-        for text in (*blind(task.spec, logits), *below_chance(task.spec, dense["metrics"], rows=rows)):
+        for text in (*one_answer_for_all(task.spec, logits), *below_chance(task.spec, dense["metrics"], rows=rows)):
             progress().note(text)
         _show(measured(setup, settings), settings, {"target": start, "given_up": None, "head": "trial 1"}, progress())
     _chain(setup, study, settings, progress)
