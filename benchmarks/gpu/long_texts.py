@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from rivals import padded
+from rivals import hugging_face, padded
 from setting import base_model, made_by, texts_of, wait
 
 from thresher.core.cost import engine_relative_flops, relative_flops
@@ -99,24 +99,6 @@ def ours(engine: CudaExecutor, batches: Sequence[list[list[int]]]) -> tuple[Work
     return work, torch.cat([found.kept for found in work()])
 
 
-def hugging_face(model: Any, batches: Sequence[list[list[int]]], device: str) -> Work:
-    """Padded to the longest of a batch; results are brought back when all batches were launched."""
-    inputs = [padded(batch, pinned=device != "cpu") for batch in batches]
-
-    @torch.inference_mode()
-    def work() -> list[torch.Tensor]:
-        found = []
-        for ids, mask in inputs:
-            there = {
-                "input_ids": ids.to(device, non_blocking=True),
-                "attention_mask": mask.to(device, non_blocking=True),
-            }
-            found.append(model(**there).logits)
-        return [logits.float().cpu() for logits in found]
-
-    return work
-
-
 def unpadded(model: UnpaddedDense, batches: Sequence[list[list[int]]]) -> Work:
     packed = [model.pack(batch) for batch in batches]
     return lambda: [model.run(each) for each in packed]
@@ -136,7 +118,8 @@ def measure(case: Case, thresholds: Sequence[float], *, rounds: int) -> list[dic
             "engine_relative_flops": engine_relative_flops(weights.shape, lengths, kept, alone=engine.plan.alone),
         }
     works["torch-unpadded"] = unpadded(UnpaddedDense(weights, dtype=case.dtype, device=case.device), batches)
-    works["hf-sdpa"] = hugging_face(model.to(case.device, DTYPES[case.dtype]), batches, case.device)
+    inputs = [padded(batch, pinned=case.device != "cpu") for batch in batches]
+    works["hf-sdpa"] = hugging_face(model.to(case.device, DTYPES[case.dtype]), inputs, case.device)
     seconds = in_turns(works, case.device, rounds=rounds)
     rows = []
     for name in reversed(works):
