@@ -62,6 +62,6 @@ def int8_products(linears: Sequence[nn.Linear], values: Tensor, site: Site) -> l
     for linear in linears:
         weight, worth = rounded_weight(linear.weight * site.scale if folded else linear.weight)
         product = F.linear(whole, weight)
-        values = product * (worth if folded else worth * site.scale)
-        found.append((values if linear.bias is None else values + linear.bias).to(product.dtype))
+        output = product * (worth if folded else worth * site.scale)
+        found.append((output if linear.bias is None else output + linear.bias).to(product.dtype))
     return found
