@@ -66,7 +66,7 @@ def in_int8(checkpoint: Checkpoint, texts: Sequence[Text], folder: Path, run: Pa
     write_graph(build_model(weights, plan_of(model), form=form, means=head_of(model).means, scales=scales), file)
     graph = computed_in(file, types=form.types)
     engine = computed_by(
-        Engine.from_model(model, checkpoint.tokenizer, backend="cpu", dtype=STATIC, scales=scales, workers=0)
+        Engine.from_model(model, checkpoint.tokenizer, backend="cpu", dtype=STATIC, scales=scales, workers=0).executor
     )
     ours, together, alone = (
         decided(engine, parts_of(texts)),

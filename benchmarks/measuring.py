@@ -17,10 +17,11 @@ from thresher.config import trained_length
 from thresher.experiments import publish
 from thresher.jobs.rows import load_test_rows
 from thresher.models.checkpoint import Checkpoint, load, read_manifest
+from thresher.models.defaults import positions_of
 from thresher.quiet import quiet_libraries
 from thresher.records import provenance, write_text
 from thresher.tasks import Example, Task
-from thresher.tasks.encode import EncodedSet, encode, usable_positions
+from thresher.tasks.encode import EncodedSet, encode
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "cpu"
@@ -108,8 +109,8 @@ def open_run(run: Path, data: Path | None) -> tuple[Checkpoint, Task, EncodedSet
 
 
 def encoded_for(checkpoint: Checkpoint, rows: Sequence[Example]) -> EncodedSet:
-    limits = {"max_length": trained_length(checkpoint.manifest), "positions": usable_positions(checkpoint.model.config)}
-    return encode(checkpoint.tokenizer, rows, **limits)
+    length = trained_length(checkpoint.manifest)
+    return encode(checkpoint.tokenizer, rows, max_length=length, positions=positions_of(checkpoint.model, length))
 
 
 def read_rows(file: Path) -> list[Row]:

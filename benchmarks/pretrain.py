@@ -2,8 +2,9 @@
 
     python benchmarks/pretrain.py modernbert --texts imdb.jsonl --tokenizer FOLDER --out FOLDER [--minutes 10]
 
-It is no good encoder: it shows that such a model is trained, pruned and executed end to end, and nothing of the quality
-that published weights would have. `thresher prune FOLDER --finetune always` goes on from there.
+How well it finds hidden words in texts that were kept back is printed and recorded (pretrain.jsonl). It is no good
+encoder: it shows that such a model is trained, pruned and executed end to end, nothing of the quality that published
+weights would have. `thresher prune FOLDER --finetune always` goes on from there.
 """
 
 import argparse
@@ -15,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import HERE, RESULTS, made_by
 from torch import Tensor
+
+from thresher.records import append_record
 
 SIZES = {"hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6}
 DEBERTA = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 256, "share_att_key": True}
@@ -26,6 +30,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 MASKED, IGNORED = 0.3, -100  # of the tokens, as ModernBERT was trained
 LENGTH, RATE, WARM_UP = 512, 5e-4, 200
+KEPT_BACK = 500  # texts at the end of the file
 
 
 def read_texts(file: Path, column: str) -> list[str]:
@@ -63,15 +68,15 @@ def masked(ids: Tensor, attention: Tensor, tokenizer: Any) -> tuple[Tensor, Tens
     return ids.masked_fill(chosen, tokenizer.mask_token_id), ids.masked_fill(~chosen, IGNORED)
 
 
-def train(model: Any, ids: list[list[int]], tokenizer: Any, *, device: str, minutes: float, size: int) -> list[float]:
-    """The loss of every hundred steps."""
+def train(model: Any, ids: list[list[int]], tokenizer: Any, *, device: str, minutes: float, size: int) -> int:
+    """Print the loss of every hundred steps; returns how many steps there were."""
     model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01, betas=(0.9, 0.98))
-    end, losses, recent = time.monotonic() + 60 * minutes, [], []
+    end, recent = time.monotonic() + 60 * minutes, []
     for step, (part, attention) in enumerate(batches(ids, size, tokenizer.pad_token_id)):
         left = max(0.0, (end - time.monotonic()) / (60 * minutes))
         if not left:
-            return losses
+            return step
         for group in optimizer.param_groups:
             group["lr"] = RATE * min((step + 1) / WARM_UP, left)
         inputs, labels = masked(part, attention, tokenizer)
@@ -85,10 +90,31 @@ def train(model: Any, ids: list[list[int]], tokenizer: Any, *, device: str, minu
         optimizer.zero_grad(set_to_none=True)
         recent.append(loss.detach())
         if len(recent) == 100:
-            losses.append(float(torch.stack(recent).mean()))
-            print(f"step {step + 1}: loss {losses[-1]:.3f}", flush=True)
+            print(f"step {step + 1}: loss {float(torch.stack(recent).mean()):.3f}", flush=True)
             recent = []
-    return losses
+    raise AssertionError("batches have no end")
+
+
+@torch.inference_mode()
+def found_words(model: Any, ids: list[list[int]], tokenizer: Any, *, device: str, size: int) -> dict[str, float]:
+    """Loss and share found of the hidden words in these texts, and the share that always saying their commonest
+    would find."""
+    model.eval()
+    losses, right, said = [], [], []
+    parts = batches(ids, size, tokenizer.pad_token_id)
+    for _ in range(-(-len(ids) // size)):
+        part, attention = next(parts)
+        inputs, labels = masked(part, attention, tokenizer)
+        logits = model(input_ids=inputs.to(device), attention_mask=attention.to(device)).logits
+        hidden = labels != IGNORED
+        logits, labels = logits[hidden.to(device)].float(), labels[hidden]
+        losses.append(torch.nn.functional.cross_entropy(logits, labels.to(device), reduction="none").cpu())
+        right.append(logits.argmax(-1).cpu() == labels)
+        said.append(labels)
+    words = torch.cat(said)
+    commonest = float(words.bincount().max()) / len(words)
+    accuracy = float(torch.cat(right).float().mean())
+    return {"loss": float(torch.cat(losses).mean()), "accuracy": accuracy, "commonest": commonest, "words": len(words)}
 
 
 def main() -> None:
@@ -102,16 +128,25 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--record", type=Path, help="pretrain.jsonl of the device's records if not given")
     options = parser.parse_args()
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(options.tokenizer)
     texts = read_texts(options.texts, options.column)
+    if len(texts) <= KEPT_BACK:
+        parser.error(f"{options.texts} has {len(texts)} texts; {KEPT_BACK} are kept back, so give a file with more")
     ids = tokenizer(texts, truncation=True, max_length=LENGTH)["input_ids"]
     model = new_model(options.kind, tokenizer)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    train(model, ids, tokenizer, device=device, minutes=options.minutes, size=options.batch)
-    model.float().save_pretrained(options.out)
+    learned, back = ids[:-KEPT_BACK], ids[-KEPT_BACK:]
+    steps = train(model, learned, tokenizer, device=device, minutes=options.minutes, size=options.batch)
+    found = found_words(model.float(), back, tokenizer, device=device, size=options.batch)
+    model.save_pretrained(options.out)
     tokenizer.save_pretrained(options.out)
+    row = {"kind": options.kind, "texts": len(learned), "steps": steps, "batch": options.batch, **found}
+    print(", ".join(f"{name} {value:.4g}" for name, value in row.items() if isinstance(value, float)))
+    file = (RESULTS if device == "cpu" else HERE / "gpu") / "pretrain.jsonl"
+    append_record(options.record or file, {**row, "minutes": options.minutes, **made_by("pretrain.py", device=device)})
 
 
 if __name__ == "__main__":

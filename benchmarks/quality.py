@@ -1,4 +1,4 @@
-"""What pruning and static int8 cost on whole validation sets, from runs that `thresher quantize` wrote.
+"""What pruning, static int8 and fp8 cost on whole validation sets, from runs that `thresher quantize` wrote.
 
 python benchmarks/quality.py [--run FOLDER]
 """
@@ -11,6 +11,7 @@ from thresher.errors import RunError
 from thresher.models.checkpoint import read_manifest
 
 FILE = RESULTS / "quality.jsonl"
+HERE = {"fp32": "here, fp32", "int8-static": "here, int8-static", "fp8": "fp8's twin"}  # arithmetics in the table
 BITS = {"fp16": 16 * 16, "int8": 8 * 8}  # of the two factors of a product
 
 
@@ -32,7 +33,8 @@ def read(run: Path) -> Row:
         "pruned": whole["pruned"]["metrics"]["score"],
         "relative_flops": whole["pruned"]["relative_flops"],
         "relative_bit_operations": whole["pruned"]["relative_flops"] * BITS["int8"] / BITS["fp16"],
-        **{name: quality[name]["metrics"]["score"] for name in ("fp32", "int8-static")},
+        # A processor without int8 measures fp8 alone, and runs of older versions know no fp8.
+        **{name: quality[name]["metrics"]["score"] if name in quality else None for name in HERE},
         "agreement": quality["agreement"],
         "calibration": block["calibration"],
         "trained": {**trained, "command": " ".join(shown_words(trained["command"].split()))},
@@ -42,10 +44,13 @@ def read(run: Path) -> Row:
 
 
 def table() -> str:
-    scores, costs = "dense | pruned | here, fp32 | here, int8-static | same decisions", "FLOPs | bit operations"
-    lines = [f"| run | rows | {scores} | {costs} |", "|" + "---|" * 9]
-    for row in read_rows(FILE):
-        scores = " | ".join(f"{100 * row[name]:.2f}" for name in ("dense", "pruned", "fp32", "int8-static"))
+    rows = read_rows(FILE)
+    known = {name: said for name, said in HERE.items() if any(row.get(name) is not None for row in rows)}
+    heads = ["run", "rows", "dense", "pruned", *known.values(), "same decisions", "FLOPs", "bit operations"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for row in rows:
+        found = [row.get(name) for name in ("dense", "pruned", *known)]
+        scores = " | ".join("" if score is None else f"{100 * score:.2f}" for score in found)
         cost = f"{row['relative_flops']:.2f} | {1 / row['relative_bit_operations']:.1f}x fewer"
         lines.append(f"| {row['run']} | {row['rows']:,} | {scores} | {100 * row['agreement']:.1f}% | {cost} |")
     return "\n".join(lines)

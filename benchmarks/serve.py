@@ -5,11 +5,12 @@ python benchmarks/serve.py overload --run RUN [--seconds 600] [--degrade]       
 python benchmarks/serve.py overhead --run RUN                                       the server beside engine.predict
 python benchmarks/serve_page.py                                                     the page, from the records
 
-Texts are labelled movie reviews, with as many of 10 to 500 tokens in every part of the range, one a request. The load
-comes from this process, over kept connections. One server runs at a time, in its own process; all of them take turns,
-forth and back. A turn: warming up, a closed loop of 32 clients, then open loops with Poisson arrivals, whose rate goes
-up while p95 holds and down while it does not, and then halves what lies between. Requests that are refused or fail
-count as infinitely late. Every measurement is a line of benchmarks/serve/results.jsonl at once.
+Texts are labelled movie reviews, with as many of 10 to 500 tokens in every part of the range, one a request. A run that
+benchmarks/fitted_run.py made answers at random: its quality stays empty. The load comes from this process, over kept
+connections. One server runs at a time, in its own process; all of them take turns, forth and back. A turn: warming up,
+a closed loop of 32 clients, then open loops with Poisson arrivals, whose rate goes up while p95 holds and down while it
+does not, and then halves what lies between. Requests that are refused or fail count as infinitely late. Every
+measurement is a line of benchmarks/serve/results.jsonl at once.
 """
 
 import argparse
@@ -29,7 +30,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 from serve_load import Reply, all_once, closed_loop, open_loop, summed_up  # noqa: E402
-from serve_servers import LONGEST, SERVERS, read_texts, resident_mib, running  # noqa: E402
+from serve_servers import LONGEST, SERVERS, made_for_speed, read_texts, resident_mib, running  # noqa: E402
 
 RECORDS = HERE / "serve" / "results.jsonl"
 CLIENTS = 32
@@ -73,17 +74,16 @@ def p95_of_all(replies: Sequence[Reply]) -> float:
 
 
 def limit(options: argparse.Namespace) -> None:
-    texts = read_texts(options.texts)
-    bodies, labels = bodies_of(texts), [label for _, label in texts]
+    bodies, labels = asked_of(options)
     servers = options.servers.split(",")
-    for turn in range(options.turns):
+    for turn in range(options.first_turn, options.first_turn + options.turns):
         for server in servers if turn % 2 == 0 else servers[::-1]:
             with running(server, options) as (port, _):
                 drive(server, turn, port, bodies, labels, options)
 
 
 def drive(
-    server: str, turn: int, port: int, bodies: Sequence[bytes], labels: Sequence[str], options: argparse.Namespace
+    server: str, turn: int, port: int, bodies: Sequence[bytes], labels: list[str] | None, options: argparse.Namespace
 ) -> None:
     """One turn of one server."""
     about = {"server": server, "turn": turn}
@@ -110,8 +110,7 @@ def drive(
 
 def overload(options: argparse.Namespace) -> None:
     """Twice what the closed loop made: what is let in must be done in time, and memory must not grow."""
-    texts = read_texts(options.texts)
-    bodies, labels = bodies_of(texts), [label for _, label in texts]
+    bodies, labels = asked_of(options)
     more = ("--degrade", "--min-agreement", str(options.min_agreement)) if options.degrade else ()
     with running("thresher", options, *more) as (port, process):
         found = asyncio.run(closed_loop(port, bodies, clients=CLIENTS, seconds=min(10.0, options.seconds)))
@@ -149,21 +148,25 @@ def gears(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def overhead(options: argparse.Namespace) -> None:
-    """The same texts through engine.predict in this process, and through the server in requests of one and of 32."""
+    """The same texts through engine.predict_arrays in this process, and through the server in requests of one and of
+    32. And so many at a time as a server has of clients that send one: half of them wait while the others' texts are
+    computed."""
     from thresher.engine.engine import Engine
 
     options.timeout = 600.0  # all of it may wait
     only = [text for text, _ in read_texts(options.texts)]
     engine = Engine.load(options.run, max_length=LONGEST + 12)
     engine.predict_arrays(only[:64])
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        engine.predict_arrays(only)
-        times.append(time.perf_counter() - began)
-    del engine
     row: dict[str, Any] = {"part": "overhead", "server": "thresher"}
-    row["predict_texts_per_s"] = round(len(only) / min(times), 2)
+    for name, size in {"predict_texts_per_s": len(only), "predict_texts_per_s_by_clients": CLIENTS // 2}.items():
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            for start in range(0, len(only), size):
+                engine.predict_arrays(only[start : start + size])
+            times.append(time.perf_counter() - began)
+        row[name] = round(len(only) / min(times), 2)
+    del engine
     with running("thresher", options) as (port, _):
         for size in (1, 32):
             groups = [only[start : start + size] for start in range(0, len(only), size)]
@@ -173,8 +176,11 @@ def overhead(options: argparse.Namespace) -> None:
     keep(row, options)
 
 
-def bodies_of(texts: Sequence[tuple[str, str]]) -> list[bytes]:
-    return [json.dumps({"inputs": text}).encode() for text, _ in texts]
+def asked_of(options: argparse.Namespace) -> tuple[list[bytes], list[str] | None]:
+    """All requests, and what is right for each; nothing is where the run was made for speed alone."""
+    texts = read_texts(options.texts)
+    labels = None if made_for_speed(options.run) else [label for _, label in texts]
+    return [json.dumps({"inputs": text}).encode() for text, _ in texts], labels
 
 
 PARTS = {"limit": limit, "overload": overload, "overhead": overhead}
@@ -189,6 +195,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of every measurement")
     parser.add_argument("--p95", type=float, default=500.0, help="bound in milliseconds at which servers are compared")
     parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--first-turn", type=int, default=0, help="to take the turns of a session in several commands")
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--timeout", type=float, default=5.0, help="deadline of a request, in seconds")
     parser.add_argument("--capacity", type=float, help="of part overload, where it was measured before")

@@ -10,7 +10,7 @@ of what that made. The first --first seconds of the closed loop, which follow at
 apart, and so do the graphs that were captured meanwhile, which /info counts. Beside it stands engine.predict_arrays on
 the same pairs. Answers mean nothing: `quality` is empty. With --no-model nothing is computed (serve_no_model.py), on
 any machine: what one process can receive, tokenize, batch and answer.
-Without --texts, words are made up. Where starlette, uvicorn, msgspec and prometheus_client are not installed, a folder
+Without --texts, words are made up. Where uvicorn, msgspec and prometheus_client are not installed, a folder
 with their unpacked wheels in PYTHONPATH is enough. With --device cpu --tiny the script itself can be tried.
 """
 
@@ -36,7 +36,7 @@ sys.path[:0] = [str(HERE)]
 from serve_load import Processes, summed_up  # noqa: E402
 
 RECORDS = HERE / "serve" / "results.jsonl"
-NEEDS = ("starlette", "uvicorn", "msgspec", "prometheus_client")
+NEEDS = ("uvicorn", "msgspec", "prometheus_client")
 SIZES = (1, 32)  # pairs of a request
 SERVER = "import sys, json; from thresher.jobs.serve import serve; serve([sys.argv[1]], **json.loads(sys.argv[2]))"
 NO_MODEL = "import sys, json; from serve_no_model import *; serve_without_model(sys.argv[1], **json.loads(sys.argv[2]))"

@@ -3,9 +3,9 @@
 python benchmarks/serve_page.py
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from measuring import read_rows, write_between_marks
@@ -79,6 +79,31 @@ def overloads(rows: Sequence[Row]) -> str:
     return table([*head, "refused", "MiB", "accuracy"], lines)
 
 
+def overheads(rows: Sequence[Row]) -> str:
+    """The engine alone, and what a server makes of it: the mean of each commit's turns."""
+    lines = []
+    for (model, commit), turns in in_turns(rows, "overhead", ("model",)).items():
+        alone = mean(row["predict_texts_per_s"] for row in turns)
+        cells = [model, commit, str(len(turns)), f"{alone:.1f}"]
+        for name in ("predict_texts_per_s_by_clients", *(f"texts_per_s_requests_of_{size}" for size in (1, 32))):
+            if any(name not in row for row in turns):
+                cells.append("-")
+                continue
+            rate = mean(row[name] for row in turns)
+            cells.append(f"{rate:.1f}, {100 * abs(1 - rate / alone):.0f}% {'less' if rate < alone else 'more'}")
+        lines.append(cells)
+    head = ["model", "server of commit", "turns", "engine alone, texts/s", "16 at a time"]
+    return table([*head, "requests of one text", "requests of 32"], lines)
+
+
+def in_turns(rows: Sequence[Row], part: str, names: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+    """Rows of a part by these fields and the commit, in the order of time."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in sorted((row for row in rows if row["part"] == part), key=lambda row: str(row["created"])):
+        found.setdefault((*(row.get(name) for name in names), row["commit"][:7]), []).append(row)
+    return found
+
+
 def gpus(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
@@ -92,22 +117,22 @@ def gpus(rows: Sequence[Row]) -> str:
 
 def ceilings(rows: Sequence[Row]) -> str:
     lines = []
-    for row in rows:
-        if row["part"] == "http" and row.get("when") != "first seconds":
-            loop = f"closed, {row['clients']} clients" if row["loop"] == "closed" else "open, half of that"
-            cells = [str(row["texts_a_request"]), loop, f"{row['requests_per_s']:.0f}", f"{row['texts_per_s']:,}"]
-            lines.append([*cells, *times(row), str(row["processes"])])
-    return table(
-        ["pairs a request", "loop", "requests/s", "pairs/s", "p50 ms", "p95 ms", "p99 ms", "processes that ask"], lines
-    )
+    kept = [row for row in rows if row.get("when") != "first seconds"]
+    for (size, loop, commit), turns in in_turns(kept, "http", ("texts_a_request", "loop")).items():
+        how = f"closed, {turns[0]['clients']} clients" if loop == "closed" else "open, half of that"
+        rates = [row["requests_per_s"] for row in turns]
+        cells = [str(size), how, commit, ", ".join(f"{rate:.0f}" for rate in rates), f"{size * mean(rates):,.0f}"]
+        lines.append([*cells, *(f"{mean(row[name] for row in turns):.0f}" for name in ("p50_ms", "p95_ms", "p99_ms"))])
+    lines.sort(key=lambda cells: (int(cells[0]), cells[1]))
+    head = ["pairs a request", "loop", "server of commit", "requests/s, each turn", "pairs/s"]
+    return table([*head, "p50 ms", "p95 ms", "p99 ms"], lines)
 
 
 def main() -> None:
     rows = read_rows(RECORDS)
-    for mark, make in {"limits": limits, "loads": loads, "overloads": overloads, "gpu": gpus, "http": ceilings}.items():
+    tables = {"limits": limits, "overheads": overheads, "overloads": overloads, "gpu": gpus, "http": ceilings}
+    for mark, make in {**tables, "loads": loads}.items():
         write_between_marks(mark, make(rows), PAGE)
-    overheads = [row for row in rows if row["part"] == "overhead"]
-    print(json.dumps(overheads, indent=1))
 
 
 if __name__ == "__main__":

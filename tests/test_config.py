@@ -37,6 +37,7 @@ def refused(text: str) -> Any:
     [
         ({"batch_size": "32"}, "batch_size = '32' is of type str; it must be int"),
         ({"widths": []}, "widths is empty; give at least one number of layers"),
+        ({"floors": []}, "floors is empty; give at least one share"),
         ({"widths": [3, "5"]}, "widths = '5' is of type str; it must be float"),
         ({"widths": [True]}, "widths = True is of type bool; it must be float"),
         ({"widths": [3, 0]}, "widths = 0.0 must be greater than 0.0"),
@@ -96,6 +97,12 @@ def test_training_rules(values: dict[str, Any], text: str) -> None:
             {"protect": ("none",)},
             "collapse_last keeps only protected tokens, so the first token must be protected; add",
         ),
+        ({"score_queries": -1}, "score_queries = -1 is below 0, the smallest allowed value"),
+        ({"score_queries": "first"}, "score_queries = 'first' is of type str; it must be int"),
+        (
+            {"score_queries": 8, "protect": ("separators",), "separator_id": 2, "collapse_last": False},
+            "score_queries = 8 counts on the first token, which must be protected; add 'first' to protect or set",
+        ),
         ({"separator_id": -1}, "separator_id = -1 is below 0, the smallest allowed value"),
         ({"separator_id": "[SEP]"}, "separator_id = '[SEP]' is of type str; it must be int or nothing"),
         ({"final_threshold": -0.1}, "final_threshold = -0.1 is below 0.0, the smallest allowed value"),
@@ -115,6 +122,8 @@ def test_edges_are_allowed() -> None:
     assert PruneConfig(final_threshold=0).final_threshold == 0.0
     assert PruneConfig(protect=["none"], collapse_last=False).protect == ("none",), "list is accepted for tuple"
     assert PruneConfig(protect=("first", "separators"), separator_id=0).separator_id == 0
+    segment = PruneConfig(protect=("first_segment",), separator_id=0, score_queries=0, collapse_last=False)
+    assert segment.score_queries == 0, "the first token is in the first segment"
     assert TrainConfig(method="ltp", target_flops=None, lambda_=0).lambda_ == 0.0
 
 
@@ -154,7 +163,7 @@ def test_round_trip_through_json(config: Settings) -> None:
 
 
 def test_unknown_setting() -> None:
-    with refused("unknown setting 'sacle' for PruneConfig; known settings: score, scale, protect, ramp, "):
+    with refused("unknown setting 'sacle' for PruneConfig; known settings: score, scale, score_queries, protect, "):
         PruneConfig.from_dict({"sacle": "paper"})
     with refused("unknown setting 'lambda' for TrainConfig; known settings: recipe, method, target_flops, lambda_"):
         TrainConfig.from_dict({"lambda": 0.1})

@@ -58,7 +58,9 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader's models and data by the names that the pages give them, in the current folder."""
     tiny.save_model(tmp_path / "my-finetuned-encoder", tiny.classifier_config())
     tiny.save_model(tmp_path / "my-encoder", tiny.config(), head=False)
-    cross_encoder_folder(tmp_path / "my-reranker")
+    cross_encoder_folder(
+        tmp_path / "my-reranker", sbert_ce_default_activation_function="torch.nn.modules.activation.Sigmoid"
+    )
     embedder_folder(tmp_path / "my-embedder")
     names = ("cold", "long", "warm")
     several = tiny.classifier_config(names, problem_type="multi_label_classification")

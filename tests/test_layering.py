@@ -14,7 +14,18 @@ import pytest
 PACKAGE = "thresher"
 SOURCE = Path(__file__).resolve().parents[1] / "src" / PACKAGE
 
-OPEN_TO_ALL = {"config", "errors", "hardware", "interruption", "methods", "quiet", "records", "text", "workplace"}
+OPEN_TO_ALL = {
+    "config",
+    "errors",
+    "hardware",
+    "interruption",
+    "methods",
+    "quiet",
+    "records",
+    "settings",
+    "text",
+    "workplace",
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "errors": set(),
@@ -23,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interruption": set(),
     "methods": set(),
     "quiet": set(),
+    "settings": set(),
     "text": set(),
     "workplace": set(),
     "tokenizing": set(),

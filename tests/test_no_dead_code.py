@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 # For whoever asks: what computes an accelerated model, which head a folder has, work before a server's first
 # request, a server for Ray.
 FOR_USERS = {"acceleration_of", "read_head", "warm_up", "deployment", "classify", "rank"}
-FOR_LIBRARIES = {"capture_signals"}  # uvicorn's server calls it
+FOR_LIBRARIES = {"capture_signals", "timeout_keep_alive_handler"}  # uvicorn calls them
 READABLE_TWIN = re.compile(".*_reference")  # of a kernel, which tests compare
 
 

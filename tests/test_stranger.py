@@ -4,11 +4,13 @@ Nothing is downloaded: the environment has links to what is installed here of th
 to no other. thresher itself is the wheel's. The stranger has an encoder and a CSV file, as the pages ask for.
 """
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import urllib.request
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -18,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.cli import tiny
+from tests.serving.test_faults import until
 
 ROOT = Path(__file__).parents[1]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.S | re.M)
@@ -30,14 +33,17 @@ class Environment:
 
     folder: Path
 
-    def run(self, *words: str, inside: Path) -> subprocess.CompletedProcess[str]:
+    def told(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         told = {
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "COLUMNS": "80",
             "HF_HUB_OFFLINE": "1",
         }
-        return subprocess.run(words, cwd=inside, env={**kept, **told}, capture_output=True, text=True)
+        return {**kept, **told}
+
+    def run(self, *words: str, inside: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, cwd=inside, env=self.told(), capture_output=True, text=True)
 
 
 def done(words: tuple[str, ...], found: subprocess.CompletedProcess[str]) -> str:
@@ -154,3 +160,27 @@ def test_the_wheel_is_what_runs_and_has_what_it_needs(fresh: Environment, tmp_pa
     assert not (package / "experiments").exists()
     words = ("thresher", "doctor")
     assert "thresher" in done(words, fresh.run(*words, inside=tmp_path))
+
+
+@pytest.mark.slow
+def test_a_server_starts_from_the_wheel_and_has_its_pages(fresh: Environment, tmp_path: Path) -> None:
+    install(next(fresh.folder.glob("lib/python*/site-packages")), "serve")
+    tiny.save_model(tmp_path / "classes", tiny.classifier_config())
+    words = [str(fresh.folder / "bin" / "python"), "-m", "thresher", "serve", "classes", "--port", "0"]
+    said = tmp_path / "said"
+    with said.open("wb") as log:
+        server = subprocess.Popen([*words, "--device", "cpu"], cwd=tmp_path, env=fresh.told(), stderr=log)
+    try:
+        assert until(lambda: "http://" in said.read_text("utf-8") or server.poll() is not None)
+        (url,) = re.findall(r"http://\S+", said.read_text("utf-8"))
+        for page in ("/", "/docs"):
+            with urllib.request.urlopen(url + page, timeout=60) as reply:
+                assert b"</html>" in reply.read()
+        body = json.dumps({"inputs": "the film is good"}).encode()
+        with urllib.request.urlopen(urllib.request.Request(url + "/predict", data=body), timeout=60) as reply:
+            assert {row["label"] for row in json.load(reply)} == {"negative", "positive"}
+        server.terminate()
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+        server.wait()

@@ -47,9 +47,16 @@ class Case:
             "WIDTH": self.width,
         } | ({} if tiles is False else {"tiles": tiles})
 
-    def engine(self, score: str | None) -> Any:
+    def engine(self, score: str | None, score_queries: int = 1) -> Any:
         return attention(
-            self.qkv, self.starts, heads=self.heads, max_length=self.longest, score=score, mostly_long=True
+            self.qkv,
+            self.starts,
+            heads=self.heads,
+            max_length=self.longest,
+            score=score,
+            score_queries=score_queries,
+            positions=self.positions,
+            mostly_long=True,
         )
 
     def forward(self, *, queries: int, keys: int, warps: int, stages: int, tma: bool, **extra: Any) -> Any:

@@ -3,8 +3,9 @@
     python benchmarks/gpu/attention_study.py --out FILE [--seconds 100] [--processes 13]
 
 Processes compile and check shares of the variants at the same time (Triton keeps what it compiled on disk); then this
-one measures those that are right. A variant that fails is a record with its error. `--tiny` checks a few variants under
-TRITON_INTERPRET=1, without a GPU.
+one measures those that are right. A variant that fails is a record with its error. `--engine` leaves the variants out:
+what the engine launches today and the library, half a minute. The same command again measures what this commit's rows
+lack. `--tiny` checks a few variants under TRITON_INTERPRET=1, without a GPU.
 """
 
 import argparse
@@ -22,10 +23,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from attention_case import DEVICE, FORWARD, HEADS, Case
+from book import Book
 from setting import made_by
 from torch import Tensor
-
-from thresher.engine.kernels import library
 
 TOKENS, LENGTHS, RAGGED = 16384, (512, 128, 256, 2048, 8192), (200, 512)
 CHECKED = (600, 1, 128, 67, 511, 256)  # lengths of the runs that variants are checked on
@@ -178,6 +178,8 @@ def rivals(case: Case, packed: set[str], *, equal: bool) -> dict[str, Callable[[
         "engine plain": partial(case.engine, None),
         "engine scored": partial(case.engine, "attention"),
         "engine scored by value": partial(case.engine, "value"),
+        **{f"engine scored, one query in {k}": partial(case.engine, "attention", k) for k in (4, 8, 16)},
+        "engine scored, the first query": partial(case.engine, "attention", 0),
         **{name: partial(PACKED[name], case) for name in sorted(packed)},
     }
     if equal:
@@ -210,26 +212,8 @@ def cudnn_packed(case: Case) -> tuple[Tensor, Tensor]:
     return found[0], found[1]
 
 
-def engine_by_library(case: Case, score: str | None = None) -> tuple[Tensor, None]:
-    """The engine's attention with long runs given to the library, whatever its table says."""
-    before, library.FASTER = library.FASTER, frozenset({case.width})
-    try:
-        return case.engine(score)[0], None
-    finally:
-        library.FASTER = before
-
-
-def engine_by_library_scored(case: Case) -> tuple[Tensor, None]:
-    return engine_by_library(case, "attention")
-
-
-Packed = Callable[[Case], tuple[Tensor, Tensor | None]]
-PACKED: dict[str, Packed] = {
-    "varlen": varlen,
-    "cudnn packed": cudnn_packed,
-    "engine by library plain": engine_by_library,
-    "engine by library scored": engine_by_library_scored,
-}
+Packed = Callable[[Case], tuple[Tensor, Tensor]]
+PACKED: dict[str, Packed] = {"varlen": varlen, "cudnn packed": cudnn_packed}
 
 
 def captured(call: Packed, width: int) -> dict[str, Any]:
@@ -247,8 +231,6 @@ def captured(call: Packed, width: int) -> dict[str, Any]:
     graph.replay()
     exact, lse, _ = other.exact()
     error = off(context[: other.tokens].flatten(1), exact)
-    if sums is None:
-        return {"error_size": error}
     # Flash attention: (heads, rows); cuDNN: (rows, heads, 1). To base e, both.
     by_head = sums if sums.shape[-1] == case.capacity else sums.view(case.capacity, -1).t()
     lse_error = off(by_head[:, : other.tokens] / math.log(2), lse)
@@ -263,21 +245,24 @@ def shapes(width: int) -> Iterator[tuple[str, Case]]:
         yield str(length), Case([length] * (TOKENS // length), width)
 
 
-def measure(right: list[dict[str, Any]], record: Callable[..., None], end: float) -> None:
+def measure(right: list[dict[str, Any]], record: Callable[..., None], book: Book) -> None:
     """Rivals first, then what is right, at every length; each width gets its share of the time."""
-    began = time.time()
+    began, left = time.time(), book.left
     for width, share in ((32, 0.45), (64, 0.85), (128, 1.0)):
         packed = {one["variant"] for one in right if one["part"] == "captured" and one["width"] == width}
         mine = [one for one in right if one["part"] != "captured" and one["width"] == width]
         for length, case in shapes(width):
             case.log_sum_exp.fill_(10.0)
             for name, call in rivals(case, packed, equal=length != "ragged").items():
-                attempt(record, {"part": "rival", "variant": name, "width": width, "n": length}, call)
+                row = {"part": "rival", "variant": name, "width": width, "n": length}
+                if book.wants(**row):
+                    attempt(record, row, call)
             for one in mine:
-                if time.time() > began + share * (end - began):
+                if time.time() > began + share * left:
                     record(part="late", width=width, n=length)
                     break
-                attempt(record, {**one, "n": length}, work_of(case, one))
+                if book.wants(**one, n=length):
+                    attempt(record, {**one, "n": length}, work_of(case, one))
             torch.cuda.empty_cache()
 
 
@@ -319,7 +304,7 @@ def table(rows: list[dict[str, Any]]) -> None:
         for name, found in groups.items():
             best = sorted(found, key=lambda one: one["microseconds"])[: 2 if "half" not in name else 1]
             if name in ("engine", "library"):
-                best = sorted(found, key=lambda one: one["microseconds"])[: 5 if name == "engine" else 3]
+                best = sorted(found, key=lambda one: one["microseconds"])[: 9 if name == "engine" else 3]
             line += [f"{name}: " + ", ".join(f"{shown(row)} {row['microseconds']:.1f}" for row in best)] if best else []
         print(f"heads of {width}, n = {length} | " + " | ".join(line))
 
@@ -329,21 +314,28 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="JSON lines are added to this file")
     parser.add_argument("--seconds", type=float, default=100.0, help="in all; compiling gets about half")
     parser.add_argument("--processes", type=int, default=13)
+    parser.add_argument("--engine", action="store_true", help="only what the engine launches today, and the library")
     parser.add_argument("--tiny", action="store_true", help="check a few variants here, measure nothing")
     arguments, began = parser.parse_args(), time.time()
-    tried, rows, out = list(variants()), [], Path(arguments.out)
+    tried: list[dict[str, Any]] = [] if arguments.engine else list(variants())
+    rows: list[dict[str, Any]] = []
     if arguments.tiny:
         for variant in tried[:: len(tried) // 30]:
             case = Case([70, 1, 130], variant["width"])
             print(variant, check(case, case.exact(), variant), flush=True)
         return
 
+    made = made_by("gpu/attention_study.py", device=DEVICE)
+    key = sorted({"variant", "n"} | {name for one in variants() for name in one})
+    short = {name: made[name] for name in ("commit", "created")}  # of every row; the first has all
+    book = Book(Path(arguments.out), short, key=key, seconds=arguments.seconds)
+    print(f"{book}; {len(tried)} variants", flush=True)
+
     def record(**row: Any) -> None:
         rows.append(row)
-        with out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        book.add(**row)
 
-    record(part="about", tokens=TOKENS, **made_by("gpu/attention_study.py", device=DEVICE))
+    record(part="about", tokens=TOKENS, **made)
     tried += [{"part": "captured", "variant": name, "width": width} for name in PACKED for width in HEADS]
     checks = compile_all(tried, processes=arguments.processes, deadline=began + 0.55 * arguments.seconds)
     right = []
@@ -354,9 +346,9 @@ def main() -> None:
             print("checked:", json.dumps({**variant, **found})[:260])
         right += [variant] if found.get("error_size", math.inf) < ENOUGH else []
     print(f"{len(tried)} tried, {len(right)} right, after {time.time() - began:.0f} s", flush=True)
-    measure(right, record, began + arguments.seconds)
+    measure(right, record, book)
     table(rows)
-    print(f"{time.time() - began:.0f} s in all")
+    book.end()
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def forward(
         sums = tl.max(total, 1)
     else:
         sums = total
-    store_context(context + head * WIDTH, rows, live, attended / sums[:, None], ROW // 3, WIDTH, WIDTH)
+    store_context(context + head * WIDTH, rows, live, attended / sums[:, None], None, ROW // 3, WIDTH, WIDTH)
     if log_sum_exp is not None:
         tl.store(log_sum_exp + head * capacity + rows, peak + tl.log2(sums), mask=live)
 

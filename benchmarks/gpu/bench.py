@@ -6,9 +6,10 @@
 Parts: qnli, squad, sst2 (all engines over batch sizes), torch-compile (the sizes of the targets, beside ours), growth
 (length 64..4096), kernels, scores (of the kernels, those that score and prune), profile, latency (one text, engines in
 turns), clocks (of the device under load).
-The first part that prunes searches for thresholds and prints them; --thresholds skips that. --score value prunes by
-the other score, at thresholds of its own that keep as many tokens; --profile thresher by that too, and as many tokens
-as the default method's model keeps.
+Every measurement is written at once; the same command again measures what this commit's rows lack, and nothing is begun
+after --limit seconds. The first part that prunes searches for thresholds and prints them; --thresholds skips that.
+--score value prunes by the other score, at thresholds of its own that keep as many tokens; --profile thresher by that
+too, and as many tokens as the default method's model keeps.
 """
 
 import argparse
@@ -48,18 +49,23 @@ def engines(setting: Setting, name: str) -> None:
         texts = texts_of(lengths)
         about: dict[str, Any] = {"bench": "engines", "lengths": name}
         for kind, model in stock.items():
+            if not setting.wants(**about, batch=batch, engine=f"hf-{kind}", mode="padded"):
+                continue
             with setting.attempt(**about, batch=batch, engine=f"hf-{kind}", mode="padded"):
                 work = hugging_face(model, [padded(texts, pinned=on_gpu)], device)
                 setting.measure(work, lengths, None, **about, engine=f"hf-{kind}", mode="padded")
-        if batch >= 8:
+        if batch >= 8 and setting.wants(**about, batch=batch, engine="hf-sdpa", mode="sorted"):
             with setting.attempt(**about, batch=batch, engine="hf-sdpa", mode="sorted"):
                 work = hugging_face(stock["sdpa"], sorted_batches(texts, pinned=on_gpu), device)
                 setting.measure(work, lengths, None, **about, engine="hf-sdpa", mode="sorted")
-        with setting.attempt(**about, batch=batch, engine="torch-unpadded", mode="dense"):
-            work = partial(unpadded.run, unpadded.pack(texts))
-            setting.measure(work, lengths, None, **about, engine="torch-unpadded", mode="dense")
+        if setting.wants(**about, batch=batch, engine="torch-unpadded", mode="dense"):
+            with setting.attempt(**about, batch=batch, engine="torch-unpadded", mode="dense"):
+                work = partial(unpadded.run, unpadded.pack(texts))
+                setting.measure(work, lengths, None, **about, engine="torch-unpadded", mode="dense")
         for (pruned, mode), engine in ours.items():
             kind = setting.name(pruned=pruned)
+            if not setting.wants(**about, batch=batch, engine=kind, mode=mode):
+                continue
             with setting.attempt(**about, batch=batch, engine=kind, mode=mode):
                 measure_ours(setting, engine, texts, **about, engine_name=kind, mode=mode)
     print(f"unpadded torch attention: {unpadded.attention}")
@@ -103,6 +109,8 @@ def torch_compile(setting: Setting) -> None:
     for batch in (1, 256):
         lengths = lengths_like("qnli", batch)
         about: dict[str, Any] = {"bench": "engines", "lengths": "qnli", "engine": "hf-compile", "mode": "padded"}
+        if not setting.wants(**about, batch=batch):
+            continue
         with setting.attempt(**about, batch=batch):
             inputs = [padded(texts_of(lengths), pinned=setting.device != "cpu")]
             setting.measure(hugging_face(compiled, inputs, setting.device), lengths, None, **about)
@@ -121,12 +129,22 @@ def growth(setting: Setting) -> None:
             kind = setting.name(pruned=pruned)
             for count, length in shapes:
                 about: dict[str, Any] = {"bench": "growth", "mode": mode, "lengths": f"n={length}"}
+                if not setting.wants(**about, engine=kind, batch=count):
+                    continue
                 with setting.attempt(**about, engine=kind, batch=count):
                     measure_ours(setting, engine, texts_of([length] * count), engine_name=kind, **about)
 
 
 KINDS = {
-    "attention": ("_whole_runs", "long_runs", "received_in_long_runs", "_first_tokens", "flash", "fmha"),
+    "attention": (
+        "_whole_runs",
+        "long_runs",
+        "received_in_long_runs",
+        "_counted_rows",
+        "_first_tokens",
+        "flash",
+        "fmha",
+    ),
     "prune": ("_decide", "_compact"),
     "add_norm": ("_add_norm",),
     "embed": ("_embed",),
@@ -151,6 +169,8 @@ def profile(setting: Setting) -> None:
             for mode in MODES:
                 kind = setting.name(pruned=pruned)
                 about: dict[str, Any] = {"bench": "profile", "engine": kind, "mode": mode, "lengths": "qnli"}
+                if not setting.wants(**about, batch=batch):
+                    continue
                 with setting.attempt(**about, batch=batch):
                     engine = setting.engine(pruned=pruned, mode=mode)
                     packed = engine.pack(texts)
@@ -198,6 +218,7 @@ def main() -> None:
         "--profile", default="ltp", choices=tuple(KEPT), help="the method whose trained model says what is kept where"
     )
     parser.add_argument("--seconds", type=float, default=0.3, help="per measurement")
+    parser.add_argument("--limit", type=float, default=540, help="seconds after which nothing is begun")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small model and few sizes, to try the script itself")
     arguments = parser.parse_args()
@@ -216,12 +237,17 @@ def main() -> None:
         if name not in parts:
             parser.error(f"part {name!r} is not one of {', '.join(parts)}")
     setting = Setting(arguments)
+    print(f"{setting.book}; parts: {', '.join(wanted)}", flush=True)
     for name in wanted:
+        if setting.book.left < 0:
+            print(f"part {name}: no time is left for it", flush=True)
+            continue
         began = time.perf_counter()
         with setting.attempt(bench=name):
             parts[name](setting)
         print(f"part {name}: {time.perf_counter() - began:.0f} s\n", flush=True)
         Path(arguments.out).touch()
+    setting.book.end()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 A run of random weights is made, then `thresher bench RUN --device cuda --engines compile,thresher` races it in a
 process of its own, three compiled batch sizes, dense and pruned engines, every peak of memory. `--without` does the
 same once more with graphs that keep the library's common workspaces, as they did before `hardware.own_workspaces`: what
-ends with a CUDA error there, and not with them, is what they are for. A record says how each process ended.
+ends with a CUDA error there, and not with them, is what they are for. A record says how each process ended, after
+`--limit` seconds at the latest; the same command again leaves out what ended well with this commit.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from book import Book
 from setting import made_by
 
 from thresher.config import PruneConfig
@@ -33,6 +35,7 @@ from thresher.models.checkpoint import save
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from end_to_end import SHARPER, made_up_pairs, trained_tokenizer  # noqa: E402
 
+BENCH = "beside torch.compile"
 LAYERS, WIDTH, HEADS = 6, 384, 12
 SHARES = (1.0, 0.8, 0.45, 0.2, 0.05, 0.0)
 WORDS = (150, 420)  # of a text
@@ -114,22 +117,26 @@ def main() -> None:
         return race(options.race, device=options.device, engines=options.engines, owned=not options.shared)
     if not options.out:
         parser.error("give --out FILE.jsonl")
+    about, key = made_by("gpu/beside_compile.py", device=options.device), ("bench", "own_workspaces", "exit")
+    book = Book(options.out, about, key=key)
+    print(f"{book}; at most {1 + options.without} processes of at most {options.limit:g} s", flush=True)
     with tempfile.TemporaryDirectory() as work:
         folder, texts = Path(work), long_texts(options.texts)
         make_run(folder / "run", texts, layers=options.layers)
         (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
         for words in [[], ["--shared"]][: 1 + options.without]:
-            row = ended(folder, words, options)
-            with options.out.open("a", encoding="utf-8") as out:
-                out.write(json.dumps({**row, **made_by("gpu/beside_compile.py", device=options.device)}) + "\n")
-            print(json.dumps(row)[:1500], flush=True)
+            if book.wants(bench=BENCH, own_workspaces=not words, exit=0):
+                row = ended(folder, words, options)
+                book.add(**row)
+                print(json.dumps(row)[:1500], flush=True)
+    book.end()
 
 
 def ended(folder: Path, words: list[str], options: argparse.Namespace) -> dict[str, Any]:
     """How a process of its own ended."""
     given = [f"--race={folder}", f"--device={options.device}", f"--engines={options.engines}", *words]
     began = time.time()
-    row: dict[str, Any] = {"bench": "beside torch.compile", "own_workspaces": not words}
+    row: dict[str, Any] = {"bench": BENCH, "own_workspaces": not words}
     try:
         done = subprocess.run(
             [sys.executable, __file__, *given], capture_output=True, text=True, timeout=options.limit, check=False

@@ -6,6 +6,8 @@ Shapes of rerankers with random weights; thresholds are set so that tokens are l
 rerankers lose them (experiments/reranker), at 0.30 relative FLOPs: speed alone is measured. Processes compile and fit
 thresholds for all settings at the same time; then this one measures. Every turn is some batches, from token ids in
 pinned memory to logits on the host; ours and Hugging Face's are all launched before the first result is waited for.
+A setting that fails, or does not compile in time, is a record with its error, and the others go on; the same command
+again measures the settings that this commit's records lack.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from book import Book
 from rivals import hugging_face, padded
 from setting import base_model, made_by, texts_of, wait
 
@@ -38,8 +41,9 @@ from long import shares_for  # noqa: E402
 
 SHAPES = {"12x384": (12, 384, 12), "12x768": (12, 768, 12), "tiny": (3, 64, 2)}  # layers, width, heads
 SPREAD = {300: 60, 500: 12, 40: 8}  # of lengths around their mean; texts of 500 are long ones that were cut at 512
-LONGEST, COST, FALL = 512, 0.30, 3.0
+LONGEST, COST = 512, 0.30
 SCORE = "value"
+LAST = "thresher-dense"  # of a setting's rows
 FITTED = 64  # texts
 Work = Callable[[], Any]
 
@@ -71,8 +75,7 @@ class Case:
     def fit(self, weights: Weights) -> list[float]:
         """Thresholds that leave falling shares on other texts of the same lengths."""
         lengths = self.lengths(min(FITTED, self.batch * self.batches), seed=7)
-        fall = FALL * weights.shape.layers / 12
-        shares = shares_for(COST, weights.shape, lengths, width=fall)
+        shares = shares_for(COST, weights.shape, lengths)
         plan = PruningPlan(thresholds=(0.0,) * weights.shape.layers, score=SCORE)
         executor = PackedExecutor(Reference(weights, plan, device=self.device))
         found = executor.fit(shares, executor.pack(texts_of(lengths, seed=7)))
@@ -192,6 +195,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=300, help="in all; half of it for compiling")
     parser.add_argument("--prepare", type=Path, help=argparse.SUPPRESS)  # thresholds are written to this file
     options, began = parser.parse_args(), time.time()
     cases = [
@@ -204,27 +208,48 @@ def main() -> None:
         return
     if not options.out:
         parser.error("give --out FILE.jsonl")
+    about = made_by("gpu/long_texts.py", device=options.device)
+    book = Book(options.out, about, key=("shape", "tokens", "engine", "dtype"), seconds=options.seconds)
+    cases = [case for case in cases if book.wants(**named(case), engine=LAST)]
+    print(f"{book}; {len(cases)} settings to measure", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{case.shape}-{case.tokens}.json" for case in cases]
         workers = [begin(case, file) for case, file in zip(cases, files, strict=True)]
         for worker in workers:
-            if worker.wait():
-                raise SystemExit(f"a process that compiles ended with {worker.returncode}; see above")
+            ended(worker, until=options.seconds / 2 - book.spent)
         print(f"compiled after {time.time() - began:.0f} s", flush=True)
-        about = made_by("gpu/long_texts.py", device=options.device)
         for case, file in zip(cases, files, strict=True):
-            thresholds = [float(value) for value in json.loads(file.read_text(encoding="utf-8"))]
-            rows = measure(case, thresholds, rounds=options.rounds)
-            with options.out.open("a", encoding="utf-8") as out:
+            if not book.wants(**named(case), engine=LAST):
+                continue
+            with book.attempt(**named(case)):
+                if not file.exists():
+                    raise RuntimeError("its process did not end well or in time, see above")
+                thresholds = [float(value) for value in json.loads(file.read_text(encoding="utf-8"))]
+                rows = measure(case, thresholds, rounds=options.rounds)
                 for row in rows:
-                    shown = [None if math.isinf(value) else value for value in thresholds]
-                    out.write(json.dumps({**row, "thresholds": shown, **about}) + "\n")
-            print(summary(rows), f"({time.time() - began:.0f} s)", flush=True)
+                    book.add(**row, thresholds=[None if math.isinf(value) else value for value in thresholds])
+                print(summary(rows), f"({time.time() - began:.0f} s)", flush=True)
+    book.end()
+
+
+def named(case: Case) -> dict[str, Any]:
+    return {"shape": case.shape, "tokens": case.tokens, "dtype": case.dtype}
+
+
+def ended(worker: "subprocess.Popen[bytes]", *, until: float) -> None:
+    """After so many seconds, by force."""
+    try:
+        status = worker.wait(timeout=max(0.0, until))
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        status = worker.wait()
+    if status:
+        print(f"a process that compiles ended with {status}", flush=True)
 
 
 def begin(case: Case, file: Path) -> "subprocess.Popen[bytes]":
-    named = {name: getattr(case, name) for name in ("tokens", "device", "dtype", "batch", "batches")}
-    words = [f"--{name}={value}" for name, value in named.items()]
+    options = {name: getattr(case, name) for name in ("tokens", "device", "dtype", "batch", "batches")}
+    words = [f"--{name}={value}" for name, value in options.items()]
     return subprocess.Popen([sys.executable, __file__, f"--shapes={case.shape}", f"--prepare={file}", *words])
 
 

@@ -15,7 +15,9 @@ sys.path.insert(0, str(HERE.parent))
 from measuring import Row, label_ends, log_ticks, plotting, read_rows, save_figure, write_between_marks  # noqa: E402
 
 from thresher.config import with_methods_today  # noqa: E402
+from thresher.engine.kernels.tiles import RUNGS, Tiles  # noqa: E402
 
+STUDY = HERE / "attention_study.jsonl"
 RECORDS, DECISIONS, CHECKS = HERE / "results.jsonl", HERE / "decisions.jsonl", HERE / "checks.jsonl"
 PAGE = HERE / "README.md"
 LENGTHS = {"qnli": "QNLI lengths (mean 52)", "sst2": "SST-2 lengths (mean 28)", "squad": "SQuAD lengths (mean 162)"}
@@ -247,6 +249,37 @@ def kernels_table() -> str:
     return "\n".join(lines)
 
 
+def attention_table() -> str:
+    """Microseconds: the engine as it was, the tiles it has now as they were tried alone, and the library."""
+    head = "head | tokens of a run | engine then | scored | tiles now | with columns | varlen | SDPA flash | SDPA cuDNN"
+    lines = [f"| {head} | fastest library / tiles now |", "|---" * 10 + "|"]
+    for width, lengths in ((width, n) for width in RUNGS for n in ("ragged", "128", "256", "512", "2048", "8192")):
+        here = [row for row in read_rows(STUDY) if row.get("width") == width and row.get("n") == lengths]
+        rivals = {row["variant"]: row["microseconds"] for row in here if row["part"] == "rival"}
+        longest = 512 if lengths == "ragged" else int(lengths)
+        rung = ([each for each in RUNGS[width] if each.longer_than < longest] or [None])[-1]
+        if rung is None:  # in one tile, as it was
+            plain, scored = rivals["engine plain"], rivals["engine scored"]
+        else:
+            plain = time_in(rung.plain, [row for row in here if row["part"] == "plain"])
+            columns = [row for row in here if row["part"] == "columns" and row["every"] == 1]
+            scored = plain + time_in(rung.columns, columns)
+        library = [rivals.get(name) for name in ("varlen", "sdpa flash", "sdpa cudnn")]
+        times = (rivals["engine plain"], rivals["engine scored"], plain, scored, *library)
+        cells = " | ".join("" if time is None else f"{time:.1f}" for time in times)
+        ahead = min(time for time in library if time is not None) / plain
+        lines.append(f"| {width} | {lengths} | {cells} | {ahead:.2f} |")
+    return "\n".join(lines)
+
+
+def time_in(tiles: Tiles, rows: Sequence[Row]) -> float:
+    wanted = (tiles.queries, tiles.keys, tiles.warps, tiles.stages, tiles.described, tiles.keys_as_rows)
+    names = ("queries", "keys", "warps", "stages", "tma")
+    plain = [row for row in rows if not any(row.get(flag) for flag in ("HALF", "TENSOR_SUMS", "BLOCKS_FIRST"))]
+    (found,) = (row for row in plain if (*(row[n] for n in names), row.get("KEYS_AS_ROWS", False)) == wanted)
+    return float(found["microseconds"])
+
+
 def decisions_table() -> str:
     head = "run | dtype | mode | texts | same kept counts | same prediction | metric (reference) | nearest score"
     lines = [f"| {head} |", "|" + "---|" * 8]
@@ -295,6 +328,7 @@ def parts() -> dict[str, Any]:
         "targets": targets,
         "engines": lambda: "\n\n".join(engines_table(lengths) for lengths in LENGTHS),
         "kernels": kernels_table,
+        "attention": attention_table,
         "decisions": decisions_table,
         "checks": checks_table,
         "clocks": clocks_table,

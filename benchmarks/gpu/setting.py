@@ -1,7 +1,6 @@
 """What every part of the GPU benchmark shares: the model, texts of given lengths, times, and records."""
 
 import contextlib
-import json
 import math
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from book import Book
 from torch import Tensor
 
 from thresher.config import PruneConfig
@@ -93,7 +93,9 @@ class Setting:
         self.pruning = PruneConfig(score=arguments.score or SCORES[arguments.profile])
         self.sizes: dict[str, Any] = {"layers": 3, "width": 128} if arguments.tiny else {}
         self.weights: Weights = read_weights(base_model(**self.sizes))
-        self.about = {**made_by("gpu/bench.py", device=self.device), "seed": SEED}
+        about = {**made_by("gpu/bench.py", device=self.device), "seed": SEED}
+        key = ("bench", "engine", "mode", "lengths", "batch", "dtype")
+        self.book = Book(self.out, about, key=key, seconds=arguments.limit)
         self.found: list[float] = [float(word) for word in (arguments.thresholds or "").split(",") if word]
         self.rows: list[dict[str, Any]] = []
 
@@ -164,17 +166,17 @@ class Setting:
 
     def record(self, **row: Any) -> None:
         """One line to the file at once, so that an interrupted run keeps what it measured, and one to the screen."""
-        whole = {"dtype": self.dtype, **row, **{name: self.about[name] for name in ("device", "versions", "seed")}}
-        whole |= {"command": self.about["command"], "commit": self.about["commit"], "created": self.about["created"]}
-        self.rows.append(whole)
-        self.out.parent.mkdir(parents=True, exist_ok=True)
-        with self.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(whole) + "\n")
+        self.rows.append({"dtype": self.dtype, **row})
+        self.book.add(**self.rows[-1])
         names = ("bench", "engine", "mode", "lengths", "batch")
         text = " ".join(f"{row.get(name, '')!s:>12}" for name in names)
         values = {name: row[name] for name in ("ms_p50", "sequences_per_s", "useful_tflops", "error") if name in row}
         shown = " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in values.items())
         print(f"{text}  {shown}", flush=True)
+
+    def wants(self, **row: Any) -> bool:
+        """Whether this is still to be measured, and there is time for it."""
+        return self.book.wants(**{"dtype": self.dtype, **row})
 
     @contextlib.contextmanager
     def attempt(self, **row: Any) -> Any:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from thresher.jobs.bench import BenchRequest, bench
     from thresher.jobs.calibrate import CalibrateRequest, calibrate
     from thresher.jobs.evaluate import EvaluateRequest, evaluate_run
+    from thresher.jobs.explain import ExplainRequest, explain_run
     from thresher.jobs.export import ExportRequest, export
     from thresher.jobs.prune import PruneRequest, prune
     from thresher.jobs.quantize import QuantizeRequest, quantize
@@ -36,6 +37,7 @@ __all__ = [
     "CalibrateRequest",
     "Engine",
     "EvaluateRequest",
+    "ExplainRequest",
     "ExportRequest",
     "PruneConfig",
     "PruneRequest",
@@ -54,6 +56,7 @@ __all__ = [
     "evaluate",
     "evaluate_run",
     "explain",
+    "explain_run",
     "export",
     "gates_of",
     "load",
@@ -94,6 +97,8 @@ _HOME = {
     "write_report": "thresher.jobs.report",
     "EvaluateRequest": "thresher.jobs.evaluate",
     "evaluate_run": "thresher.jobs.evaluate",
+    "ExplainRequest": "thresher.jobs.explain",
+    "explain_run": "thresher.jobs.explain",
     "ScoreRequest": "thresher.jobs.score",
     "score_files": "thresher.jobs.score",
     "ServeRequest": "thresher.jobs.serve",

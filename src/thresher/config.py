@@ -1,97 +1,18 @@
 """Settings: frozen dataclasses whose help, range and choices are written once and used by the CLI and the docs."""
 
 import dataclasses
-import math
 import tomllib
-import types
-import typing
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from thresher.errors import ConfigError
 from thresher.methods import LEARNING_METHODS, METHODS, check_method, score_of, with_methods_today
+from thresher.settings import Settings, setting
 
 AUTO = "auto"
 QUESTION_WINDOW = 384  # tokens of a question and the part of its context that are read together, unless told otherwise
-
-
-def setting(
-    default: Any,
-    help: str,
-    *,
-    choices: tuple[Any, ...] | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    of: tuple[str, ...] = (),
-) -> Any:
-    """One field: its default, help text, rule (choices, low <= value <= high, value > above), and the methods that read
-    it, if not all do."""
-    help = f"{', '.join(of)}: {help}" if of else help
-    rule = {"choices": choices, "low": low, "high": high, "above": above}
-    return field(default=default, metadata={"help": help, "of": of, **rule})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Base of all configurations: validates every field against its rule when created."""
-
-    def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        for item in fields(self):
-            value = _as_declared(item.name, getattr(self, item.name), hints[item.name])
-            _check_rule(item.name, value, item.metadata)
-            object.__setattr__(self, item.name, value)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        known = [item.name for item in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise ConfigError(f"unknown setting '{name}' for {cls.__name__}; known settings: {', '.join(known)}")
-        return cls(**values)
-
-    @classmethod
-    def help_for(cls, name: str) -> str:
-        return next(str(item.metadata["help"]) for item in fields(cls) if item.name == name)
-
-
-def _as_declared(name: str, value: Any, declared: Any) -> Any:
-    """Check the value's type; accept int for float and list for tuple, because JSON and TOML write them so."""
-    allowed = typing.get_args(declared) if isinstance(declared, types.UnionType) else (declared,)
-    for kind in allowed:
-        origin = typing.get_origin(kind) or kind
-        if origin is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value) if isinstance(value, float) or abs(value) < 2**63 else math.inf  # refused by its rule
-        if origin is tuple and isinstance(value, list | tuple):
-            element = typing.get_args(kind)[0]  # words are checked by their choices
-            return tuple(value if element is str else (_as_declared(name, one, element) for one in value))
-        if isinstance(value, origin) and not (origin is int and isinstance(value, bool)):
-            return value
-    wanted = " or ".join(
-        "nothing" if kind is types.NoneType else getattr(kind, "__name__", str(kind)) for kind in allowed
-    )
-    raise ConfigError(f"{name} = {value!r} is of type {type(value).__name__}; it must be {wanted}")
-
-
-def _check_rule(name: str, value: Any, rule: Mapping[str, Any]) -> None:
-    for one in value if isinstance(value, tuple) else (value,):
-        if rule.get("choices") is not None and one is not None and one not in rule["choices"]:
-            raise ConfigError(f"{name} = {one!r} is not one of: {', '.join(map(str, rule['choices']))}")
-        if isinstance(one, float) and not math.isfinite(one):
-            raise ConfigError(f"{name} = {one} must be a finite number")
-        if isinstance(one, int | float):
-            if rule.get("low") is not None and one < rule["low"]:
-                raise ConfigError(f"{name} = {one} is below {rule['low']}, the smallest allowed value")
-            if rule.get("high") is not None and one > rule["high"]:
-                raise ConfigError(f"{name} = {one} is above {rule['high']}, the largest allowed value")
-            if rule.get("above") is not None and one <= rule["above"]:
-                raise ConfigError(f"{name} = {one} must be greater than {rule['above']}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +31,13 @@ class PruneConfig(Settings):
         "or 'paper' (mean 1/n)",
         choices=("relative", "paper"),
     )
+    score_queries: int = setting(
+        1,
+        "whose attention counts: 1 that of all tokens, k that of one token in k, by its place in the text, and so of "
+        "the first, 0 that of the first token alone; fewer cost less on long texts",
+        low=0,
+        high=2**31 - 1,
+    )
     protect: tuple[str, ...] = setting(
         ("first",),
         "tokens that are never dropped: first ([CLS]), separators, first_segment (say, a reranker's query), none",
@@ -118,12 +46,13 @@ class PruneConfig(Settings):
     ramp: str = setting(
         "late",
         "initial thresholds: 'late' leaves the first quarter of the layers unpruned and then rises linearly, "
-        "'plain' rises linearly from the first layer (the paper's)",
-        choices=("late", "plain"),
+        "'plain' rises linearly from the first layer (the paper's), 'falling' leaves shares that fall over a quarter "
+        "of the layers, where the target needs it",
+        choices=("late", "plain", "falling"),
         of=("ltp",),
     )
     final_threshold: float = setting(
-        1.0, "initial threshold of the last layer, the ramp's one knob", low=0.0, of=("ltp", "manual")
+        1.0, "initial threshold of the last layer, to which the ramp rises", low=0.0, of=("ltp", "manual")
     )
     collapse_last: bool = setting(
         True, "let the last layer keep only protected tokens; lossless for heads that read the first token"
@@ -140,6 +69,11 @@ class PruneConfig(Settings):
             raise ConfigError(f"protect = {list(self.protect)} mixes 'none' with other tokens; give one or the other")
         if self.separator_id is None and {"separators", "first_segment"} & set(self.protect):
             raise ConfigError(f"protect = {list(self.protect)} needs separator_id; set it to tokenizer.sep_token_id")
+        if self.score_queries != 1 and not {"first", "first_segment"} & set(self.protect):
+            raise ConfigError(
+                f"score_queries = {self.score_queries} counts on the first token, which must be protected; add 'first' "
+                "to protect or set score_queries = 1"
+            )
         if self.collapse_last and "first" not in self.protect:
             raise ConfigError(
                 "collapse_last keeps only protected tokens, so the first token must be protected; "
@@ -194,8 +128,9 @@ class TrainConfig(Settings):
     clip: float = setting(1.0, "gradient norm limit", above=0.0)
     soft_mask: str = setting(
         "cumulative",
-        "soft gate: 'cumulative' fades a token's keys in later layers, 'plain' scales the layer's output (the paper's)",
-        choices=("cumulative", "plain"),
+        "soft gate: 'cumulative' fades a token's keys in later layers, 'plain' scales the layer's output (the "
+        "paper's), 'straight' drops tokens and takes the gradient of 'cumulative' for the thresholds",
+        choices=("cumulative", "plain", "straight"),
         of=("ltp",),
     )
     temperature: float = setting(
@@ -207,6 +142,13 @@ class TrainConfig(Settings):
     budget_weight: float = setting(
         10.0, "weight of the squared distance to the FLOPs target in the soft stage", low=0.0, of=("ltp", "power")
     )
+    dual_rate: float = setting(
+        0.0,
+        "what the price of FLOPs gains at every step of the soft stage for each unit above the target, and loses below "
+        "it: a Lagrangian multiplier, in place of budget_weight; 0 means none",
+        low=0.0,
+        of=("ltp",),
+    )
     distill: float = setting(
         0.5, "share of distillation from the dense teacher in the hard stage's loss", low=0.0, high=1.0
     )
@@ -214,15 +156,49 @@ class TrainConfig(Settings):
     distill_hidden: float = setting(0.0, "weight of matching the teacher's hidden states in the hard stage", low=0.0)
     distill_states: str = setting(
         "first_token",
-        "hidden states to match: 'first_token' (of every layer) or 'embeddings' (of every live token; the paper's)",
-        choices=("first_token", "embeddings"),
+        "hidden states to match: 'first_token' (its states), 'kept' (those of all tokens that a layer keeps) or "
+        "'embeddings' (of every live token; the paper's)",
+        choices=("first_token", "kept", "embeddings"),
+    )
+    distill_layers: str = setting(
+        "every",
+        "layers whose states of first or kept tokens are matched: 'every' one, or the 'last'",
+        choices=("every", "last"),
+    )
+    more_ratio: float = setting(
+        1.0,
+        "rows of --more-texts in a batch of the hard stage for each row with a label; these come on top of batch_size",
+        above=0.0,
+    )
+    average: float = setting(
+        0.0, "share of the hard stage's steps, its last, over which weights are averaged", low=0.0, high=0.9
     )
     widths: tuple[float, ...] | None = setting(
         None,
         "layers of a 12-layer model, scaled to others, over which the tokens fall: a shape for each, of which the one "
-        "nearest to the dense model is trained to the end; nothing means 1, 3, 5, 8; 8, 24, 48 for embeddings; 3, 8, "
-        "24 for heads that read every token",
+        "nearest to the dense model is trained to the end; nothing means 1, 3, 5, 8; 8, 24, 48 for embeddings; 1, 3 "
+        "for heads that read every token",
         above=0.0,
+        of=("thresher",),
+    )
+    floors: tuple[float, ...] | None = setting(
+        None,
+        "share of the target that every layer leaves at least: a shape for each, of every width; nothing means 0, "
+        "where only protected tokens reach the end; 0, 0.4 for heads that read every token",
+        low=0.0,
+        high=0.9,
+        of=("thresher",),
+    )
+    race_end: float = setting(
+        0.3,
+        "share of the hard stage's steps after which one shape is left; at half of it the worse half of them goes",
+        above=0.0,
+        high=0.9,
+        of=("thresher",),
+    )
+    narrow_later: bool = setting(
+        False,
+        "the narrowest shape is not judged halfway to race_end, but at it: it has most to recover from",
         of=("thresher",),
     )
     cumulative_scores: bool = setting(
@@ -274,8 +250,9 @@ class TrainConfig(Settings):
                 f"method = '{self.method}' learns nothing that lambda_ = {self.lambda_} could price"
                 f"{' (recipe paper has it)' if self.recipe == 'paper' else ''}; give target_flops, or method ltp"
             )
-        if self.widths is not None and not self.widths:
-            raise ConfigError("widths is empty; give at least one number of layers")
+        for name, what in (("widths", "number of layers"), ("floors", "share")):
+            if getattr(self, name) == ():
+                raise ConfigError(f"{name} is empty; give at least one {what}")
         if self.accumulate > self.batch_size:
             raise ConfigError(f"accumulate = {self.accumulate} is larger than batch_size = {self.batch_size}")
 

@@ -78,8 +78,9 @@ def own_workspaces() -> Iterator[None]:
     """Around the capture of a CUDA graph: what the library's products write to for themselves is then the graph's own.
 
     torch keeps such memory for each stream, and takes it back from all of them whenever somebody asks (torch.compile
-    with CUDA graphs does). A graph captured on a stream that had it before would go on writing there: into others'
-    tensors, or where nothing is any more.
+    with CUDA graphs does). A graph captured on a stream that had it before may go on writing there: into others'
+    tensors, or where nothing is any more. That is a likely cause of the crash of our replays beside torch.compile, and
+    removed; that they no longer crash is not proven on a GPU yet (benchmarks/gpu/beside_compile.py would show it).
     """
     import torch
 

@@ -56,6 +56,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
+def shortened(text: str, most: int = 200) -> str:
+    """So many characters of it, for a message that says what somebody sent."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 FAR = 50  # characters for each token that a model can take: a text beyond that is worth cutting before it is tokenized
 _WORD_BEFORE_A_SPACE = re.compile("[A-Za-z0-9](?= )")
 

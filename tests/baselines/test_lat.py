@@ -163,10 +163,10 @@ def test_the_best_that_fits_is_chosen_and_the_cheapest_where_none_does() -> None
 
 def test_the_search_improves_on_one_rate_and_its_front_is_kept() -> None:
     trainer = trainer_of("lat", search_rounds=4)
-    standing = trainer.fit()
+    state = trainer.fit()
     found = trainer.judge.evaluate(pruned=True)
     assert found["relative_flops"] <= TARGET + 0.01
-    assert standing.best_score is not None and found["score"] >= standing.best_score - 1e-9
+    assert state.best_score is not None and found["score"] >= state.best_score - 1e-9
     front = gates_of(trainer.model).about["front"]
     assert [row["cost"] for row in front] == sorted(row["cost"] for row in front)
     assert [row["score"] for row in front] == sorted(row["score"] for row in front)
@@ -195,12 +195,12 @@ def test_an_interrupted_search_measures_nothing_again(tmp_path: Path, monkeypatc
         trainer_of("lat", work=tmp_path / "cut", search_rounds=3).fit()
     before, stop_at = list(measured), -1
     resumed = trainer_of("lat", work=tmp_path / "cut", search_rounds=3, resume=True)
-    standing = resumed.fit()
+    state = resumed.fit()
     assert len(measured) < len(before) + len(wanted) // 2, "whole rounds are not repeated"
     assert resumed.gates.about["front"] == whole.gates.about["front"]
-    assert standing.best_score == whole.standing.best_score
+    assert state.best_score == whole.state.best_score
     chosen = [row for row in whole.gates.about["front"] if row["lengths"] == whole.gates.rule.counts.tolist()]  # type: ignore[union-attr]
-    assert standing.best_score == chosen[0]["score"], "the score is that of the lengths that were chosen"
+    assert state.best_score == chosen[0]["score"], "the score is that of the lengths that were chosen"
 
 
 def test_without_a_search_one_rate_stays() -> None:

@@ -135,8 +135,8 @@ def test_explain_shows_every_rule(trained: tuple[Trainer, Recorder]) -> None:
 def test_regression(name: str) -> None:
     trainer = trainer_of(name, task=value_task(), max_steps=2, search_rounds=1)
     before = weights_without_gates(trainer.model)["classifier.weight"].clone()
-    standing = trainer.fit()
-    assert math.isfinite(standing.history[-1]["score"])
+    state = trainer.fit()
+    assert math.isfinite(state.history[-1]["score"])
     assert not torch.equal(weights_without_gates(trainer.model)["classifier.weight"], before)
 
 

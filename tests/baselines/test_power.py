@@ -70,8 +70,8 @@ def test_the_soft_stage_learns_retention_within_its_range() -> None:
     seen: list[torch.Tensor] = []
     original = trainer.method.after_soft_step
 
-    def watch() -> None:
-        original()
+    def watch(flops: float | None) -> None:
+        original(flops)
         seen.append(trainer.method.rule.retention.detach().clone())  # type: ignore[attr-defined]
 
     trainer.method.after_soft_step = watch  # type: ignore[method-assign]

@@ -84,8 +84,8 @@ def test_collapse_takes_the_latest_layer_that_meets_the_target() -> None:
 
 def test_dense_keeps_every_token_and_learns_all_the_same() -> None:
     trainer = trainer_of("dense", task=keyword_task())
-    standing = trainer.fit()
+    state = trainer.fit()
     found = trainer.judge.predict(trainer.judge.batches, pruned=True)
     assert found.kept is not None and bool((found.kept == found.lengths[:, None]).all())
-    assert standing.best_fits, "a target that nothing is held to cannot be missed"
+    assert state.best_fits, "a target that nothing is held to cannot be missed"
     assert trainer.teacher_logits.shape == (64, 2), "it learns from the same teacher"

@@ -1,6 +1,7 @@
 """benchmarks/gpu/check.py: what it reads out of pytest's and the sanitizer's words, and that no GPU is no success."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -25,6 +26,23 @@ import check
 def test_counts(said: str, passed: int, failed: int, error: int, memory_errors: int | None) -> None:
     found = {"passed": passed, "failed": failed, "error": error, "memory_errors": memory_errors}
     assert check.counts(said) == found
+
+
+def test_every_kernel_is_in_a_part_and_checked_for_its_memory() -> None:
+    """Of the files beside the kernels' cases, those with tests for a GPU; the sanitizer runs what compares with a twin,
+    and finds something to run in each of them."""
+    files = sorted(Path(check.KERNELS).glob("test_*.py"))
+    text = {str(file): file.read_text(encoding="utf-8") for file in files}
+    on_gpus = {file for file, words in text.items() if "DEVICES" in words or "mark.gpu" in words}
+    parts = [file for part in check.CHECKED for file in check.PARTS[part]]
+    assert sorted(parts) == sorted(on_gpus), "each in one part"
+    assert len(on_gpus) >= 11 and {Path(file).stem for file in set(text) - on_gpus} == {
+        "test_compiling",
+        "test_toolchain",
+    }
+    for file in on_gpus:
+        marked = re.findall(r"DEVICES\)\n(?:@.*\n)*def (\w+)", text[file])
+        assert any("twin" in name for name in marked), f"{file}: no test of the sanitizer's -k twin runs on a GPU"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

@@ -45,6 +45,7 @@ def test_paths_are_shown_without_the_machine(tmp_path: Path) -> None:
 
 
 MARKS = ("results", "quality", "where_time_goes", "scaling", "topk_vs_threshold", "dial", "agreement", "soak", "bulk")
+MARKS += ("reranker", "long", "embedder", "answers", "of_tokens")
 
 
 def test_the_page_has_a_place_for_every_table() -> None:

@@ -25,6 +25,7 @@ def manifest() -> dict[str, Any]:
                 "rows": 1000,
                 "fp32": scored(0.84),
                 "int8-static": scored(0.83),
+                "fp8": scored(0.835),
                 "agreement": 0.97,
             },
             "provenance": {**made, "command": "thresher quantize runs/a --data /somewhere/glue --out runs/a-int8"},
@@ -37,15 +38,22 @@ def test_a_quantized_run_says_what_it_lost_without_naming_a_machine(
 ) -> None:
     monkeypatch.setattr(quality, "read_manifest", lambda run: manifest())
     row = quality.read(Path("a-int8"))
-    assert (row["dense"], row["pruned"], row["fp32"], row["int8-static"]) == (0.9, 0.85, 0.84, 0.83)
+    scores = [row[name] for name in ("dense", "pruned", "fp32", "int8-static", "fp8")]
+    assert scores == [0.9, 0.85, 0.84, 0.83, 0.835]
     assert row["relative_bit_operations"] == 0.5 / 4  # half the products, of 8 x 8 bits where there were 16 x 16
     assert row["command"] == "thresher quantize runs/a --data glue --out runs/a-int8"
     assert row["trained"]["command"] == "thresher prune mpnet --out a"
     monkeypatch.setattr(quality, "FILE", tmp_path / "quality.jsonl")
     keep_rows(quality.FILE, [row], lambda row: row["run"])
     assert quality.table().splitlines()[-1] == (
-        "| a-int8 | 1,000 | 90.00 | 85.00 | 84.00 | 83.00 | 97.0% | 0.50 | 8.0x fewer |"
+        "| a-int8 | 1,000 | 90.00 | 85.00 | 84.00 | 83.00 | 83.50 | 97.0% | 0.50 | 8.0x fewer |"
     )
+    other = {**row, "run": "b-int8", "int8-static": None}  # of a processor without int8
+    keep_rows(quality.FILE, [other], lambda row: row["run"])
+    assert "| 84.00 |  | 83.50 | 97.0% |" in quality.table()
+    del row["fp8"]  # of a record that was made when there was none
+    keep_rows(quality.FILE, [row, {**other, "fp8": None, "int8-static": 0.8}], lambda row: row["run"])
+    assert "fp8" not in quality.table()
 
 
 def test_a_run_that_is_not_quantized_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The load generator and its parts, tried on a tiny model: records have what the page needs."""
 
+import argparse
 import asyncio
 import json
 import sys
@@ -22,6 +23,29 @@ def test_every_part_of_the_range_of_lengths_is_there(script: Any) -> None:
     lengths = sorted(len(text.split()) * 4 // 3 for text, _ in script.read_texts(100))
     assert len(lengths) == 100 and lengths[0] < 60 and lengths[-1] > 450
     assert 100 < lengths[50] < 400
+
+
+def test_texts_are_written_for_other_commands(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import serve_servers  # type: ignore[import-not-found]  # from benchmarks/
+
+    load = {text for text, _ in script.read_texts(100)}
+    assert not load & {text for text, _ in script.read_texts(50, after=100)}
+    for name in ("others.jsonl", "others.txt"):
+        words = ["--out", str(tmp_path / name), "--count", "50", "--after", "100"]
+        monkeypatch.setattr(sys, "argv", ["serve_servers.py", *words])
+        serve_servers.main()
+    lines = (tmp_path / "others.txt").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in (tmp_path / "others.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == len(rows) == 50 and {row["label"] for row in rows} == {"positive", "negative"}
+    assert [" ".join(row["text"].split()) for row in rows] == lines and not load & {row["text"] for row in rows}
+
+
+def test_answers_at_random_have_no_quality(script: Any, tmp_path: Path) -> None:
+    options = argparse.Namespace(run=tmp_path, texts=20)
+    bodies, labels = script.asked_of(options)
+    assert len(bodies) == len(labels) == 20
+    (tmp_path / "thresher.json").write_text(json.dumps({"fitted": {"for": "speed alone"}}), encoding="utf-8")
+    assert script.asked_of(options) == (bodies, None)
 
 
 def test_a_summary_counts_what_was_answered(script: Any) -> None:
@@ -123,6 +147,19 @@ def test_the_page_is_made_of_the_records(tmp_path: Path, monkeypatch: pytest.Mon
         for server, rate in rates.items()
     ]
     text = serve_page.limits([{**rows[1], "session": "old", "requests_per_s": 99.0}, *rows])
+    alone = {"part": "overhead", "model": "demo", "predict_texts_per_s": 200.0}
+    alone |= {"texts_per_s_requests_of_1": 150.0, "texts_per_s_requests_of_32": 190.0, "commit": "abcdefghi"}
+    turns = [{**alone, "created": "2"}, {**alone, "created": "1", "texts_per_s_requests_of_32": 234.0}]
+    later = {**alone, "created": "3", "commit": "b", "predict_texts_per_s_by_clients": 170.0}
+    found = serve_page.overheads([*rows, later, *turns])
+    first, second = (
+        f"| demo | {what} |"
+        for what in (
+            "abcdefg | 2 | 200.0 | - | 150.0, 25% less | 212.0, 6% more",
+            "b | 1 | 200.0 | 170.0, 15% less | 150.0, 25% less | 190.0, 5% less",
+        )
+    )
+    assert first in found and found.index(first) < found.index(second)
     assert "| thresher | 30.0 | 3.00x | 1 | 2 | 3 | - |" in text and "| fastapi | 5.0 | 0.50x |" in text
 
 

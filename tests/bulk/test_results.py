@@ -13,7 +13,7 @@ from tests.bulk.making import TEXTS, lines, rows, score, unpacked, write
 from tests.cli import kinds
 from thresher.bulk import plan
 from thresher.engine.engine import Engine
-from thresher.errors import DataError
+from thresher.errors import ConfigError, DataError
 
 COUNTS = ["tokens", "kept", "truncated", "error"]
 
@@ -91,6 +91,20 @@ def test_embeddings_are_lists_and_fixed_size_in_parquet(name: str, models: Path,
         values = [row["embedding"] for row in lines(tmp_path / name)]
     assert [i for i, value in enumerate(values) if value is None] == [20, 21]
     assert np.allclose([value for value in values if value is not None], expected, atol=1e-5)
+
+
+def test_embeddings_of_fewer_numbers(models: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("\n".join(kinds.words(9)), encoding="utf-8")
+    score(models / "embedding", source, tmp_path / "out.parquet", dimensions=8)
+    found = table(tmp_path / "out.parquet")
+    assert found.schema.field("embedding").type.list_size == 8
+    expected = engine(models / "embedding").embed(kinds.words(9), dimensions=8)
+    assert np.allclose(found.column("embedding").to_pylist(), expected, atol=1e-5)
+    with pytest.raises(ConfigError, match="dimensions = 33 is above 32"):
+        score(models / "embedding", source, tmp_path / "other.parquet", dimensions=33)
+    with pytest.raises(ConfigError, match="dimensions = 8 is of embeddings, and .* has none"):
+        score(models / "classes", source, tmp_path / "other.parquet", dimensions=8)
 
 
 FORMATS = ["jsonl", "jsonl.gz", "jsonl.xz", "jsonl.zst", "csv", "csv.gz", "tsv", "tsv.zst", "parquet"]

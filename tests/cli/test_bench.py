@@ -16,13 +16,14 @@ from tests.cli import tiny
 from tests.cli.bad.case import three_classes
 from tests.cli.conftest import Stock
 from thresher import hardware
-from thresher.cli.bench import _legend, _table
+from thresher.cli.bench import _legend, _table, _unsteady
 from thresher.cli.output import SAME
 from thresher.engine import choose
 from thresher.evaluation import contenders, lineup
 from thresher.evaluation.contenders import COMPILED, Contender, Spec
-from thresher.jobs.bench import calibration_texts
+from thresher.jobs.bench import calibration_rows, calibration_texts
 from thresher.tasks import Example
+from thresher.tasks.encode import Encoded
 
 BENCH = "bench {run} --test {test} --rounds 2 --batch-size 4 --rows 10"
 
@@ -126,6 +127,7 @@ def test_the_widest_table_fits_80_columns(means: str) -> None:
     """Every row that there is on a CPU, with the largest numbers, and what stands below it."""
     numbers = {"texts_per_s": 88733.4, "ratio_hugging_face": 12.34, "ratio_best_rival": 12.34, "latency_ms_p50": 123.4}
     more = {"quality": 0.93432, "agreement": 1.0, "relative_flops": 0.5, "peak_mib": 12345.6, "latency_ms_p95": 1.0}
+    more["settled"] = False
     groups = lineup.rows_of(lineup.parse_engines(None, means=means), means=means)
     rows = [
         {"engine": engine, "dtype": group.dtype, "mode": group.mode, **numbers, **more}
@@ -136,11 +138,27 @@ def test_the_widest_table_fits_80_columns(means: str) -> None:
     screen = Console(file=io.StringIO(), width=80)
     screen.print(_table({**result, "rows": rows}))
     said = screen.file.getvalue()  # type: ignore[attr-defined]
-    assert "onnxruntime sorted" in said and "int8-static" in said and "88733" in said and "12346" in said
+    assert "onnxruntime sorted" in said and "int8-static" in said and "88733~" in said and "12346" in said
     assert "…" not in said and said.count("88733") == len(rows) >= 30
     for same in SAME:
         legend = _legend({**result, "rows": rows, "means": same})
         assert max(map(len, (said + legend).splitlines())) <= 80, legend
+
+
+def test_a_row_whose_rounds_disagree_is_marked() -> None:
+    rates = {"texts_per_s": 100.0, "texts_per_s_low": 60.0, "texts_per_s_high": 130.0, "mode": None, "dtype": "bf16"}
+    rows = [{"engine": engine, **rates, "settled": engine == "hugging face"} for engine in ("hugging face", "openvino")]
+    said = _unsteady(rows)
+    assert "differ by up to 70% (HF bf16)" in said and "did not settle: openvino bf16\n" in said
+    assert "lie within 10% of the median: measure with more --rounds, or on an idle machine" in said
+    assert "settle" not in _unsteady(rows[:1])
+
+
+def test_one_round_agrees_with_nothing(finished: Path, stock: Stock) -> None:
+    call = "bench {run} --test {test} --engines hf --rounds 1 --rows 4 --no-memory --json"
+    found = tiny.succeeds(call, run=finished, test=stock.test)
+    assert [row["settled"] for row in found.json()["rows"]] == [False] * len(found.json()["rows"])
+    assert "did not settle: HF fp32; " in found.err
 
 
 def test_bench_without_our_engine_gives_no_verdict(finished: Path, stock: Stock) -> None:
@@ -189,6 +207,12 @@ def test_calibration_texts_are_not_the_timed_ones_where_there_are_others() -> No
     assert calibration_texts(train, test, 3) == (train, "training texts")
     assert calibration_texts([], test, 3) == (test[3:], "test texts, unlabelled")
     assert calibration_texts([], test, 5) == (test, "test texts, unlabelled")
+
+
+def test_scales_of_long_texts_are_found_on_fewer() -> None:
+    long = [Encoded([1] * 400, None, None) for _ in range(128)]
+    assert len(calibration_rows(long)) == 20 and len(calibration_rows(long[:20])) == 20
+    assert len(calibration_rows([Encoded([1] * 8000, None, None) for _ in range(20)])) == 8
 
 
 @pytest.mark.parametrize(
@@ -258,7 +282,7 @@ def test_bench_on_a_gpu_reports_every_contender(
         return replace(contenders.build(replace(spec, device="cpu", dtype="fp32", mode=None)), spec=spec)
 
     monkeypatch.setattr(hardware, "choose_device", lambda: ("cuda", "for this test"))
-    monkeypatch.setattr(choose, "gpu_problem", lambda: "")
+    monkeypatch.setattr(choose, "gpu_problem", lambda dtype="auto": "")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(lineup, "build", build)
     record = tmp_path / "bench.jsonl"
@@ -295,13 +319,14 @@ def test_bench_on_the_device(finished: Path, stock: Stock) -> None:
 
 
 def check_cuda_rows(result: dict[str, Any], half: str) -> dict[tuple[str, str, str | None], dict[str, Any]]:
-    """All rows of a GPU are there, but for what did not compile, and have all their fields."""
+    """All rows of a GPU are there, but for what did not compile or has no scales, and have all their fields."""
     rows = {(row["engine"], row["dtype"], row["mode"]): row for row in result["rows"]}
     rivals = ("hugging face eager", "hugging face", "hugging face, sorted", COMPILED, "torch unpadded")
     ours = {(name, half, mode) for name in ("thresher dense", "thresher pruned") for mode in ("graph", "sync")}
-    expected = {("hugging face", "fp32", None), *((name, half, None) for name in rivals), *ours}
+    eight = {(name, "fp8", "graph") for name in ("thresher dense", "thresher pruned")}  # for quantized runs alone
+    expected = {("hugging face", "fp32", None), *((name, half, None) for name in rivals), *ours, *eight}
     absent = {(row["engine"], row["dtype"], row["mode"]) for row in result["missing"]}
-    assert set(rows) == expected - absent and absent <= {(COMPILED, half, None)}
+    assert set(rows) == expected - absent and absent <= {(COMPILED, half, None), *eight}
     assert list(rows)[0] == ("hugging face", "fp32", None)
     for row in rows.values():
         assert row["batch"] == 4 and row["ms_p50"] > 0 and row["useful_tflops"] > 0

@@ -21,7 +21,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     monkeypatch.setattr("thresher.engine.probe.measure", lambda: (times, True))
     monkeypatch.setattr(arithmetic, "features", lambda: SETS)
     monkeypatch.setattr(arithmetic, "int8_works", lambda: True)
-    monkeypatch.setattr("thresher.engine.choose.gpu_problem", lambda: "no GPU in this test")
+    monkeypatch.setattr("thresher.engine.choose.gpu_problem", lambda dtype="auto": "no GPU in this test")
     return times
 
 

@@ -46,6 +46,12 @@ def test_the_dense_model_s_decision_stands_beside() -> None:
     assert printed(number, number)[1] == "-> value 2.500, dense value 2.500"
 
 
+def test_whose_attention_judges_is_said_where_it_is_not_that_of_all() -> None:
+    said = "tokens are judged by what one token in 8 gives them"
+    assert said in printed(replace(FOUND, queries="one token in 8")) and said not in printed(FOUND)
+    assert replace(FOUND, queries="one token in 8").to_dict()["queries"] == "one token in 8"
+
+
 def test_the_dense_decision_is_that_of_the_stock_model(stock: Stock) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(stock.head).eval()
     tokenizer = AutoTokenizer.from_pretrained(stock.head)

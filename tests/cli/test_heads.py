@@ -26,6 +26,7 @@ def test_a_reranker_without_labels(tmp_path: Path) -> None:
     call = "prune {model} --train {train} --rerank --text-column query --pair-column doc --group-column id --out {out}"
     done = tiny.succeeds(f"{call} {STEPS} --json", model=model, train=train, out=tmp_path / "run")
     quality = done.json()["quality"]["held_out"]
+    assert '"a query" "a document"' in " ".join(done.err.split())
     assert quality["dense"]["metrics"]["score"] == pytest.approx(1.0)
     assert {"pearson", "spearman", "top1"} <= quality["pruned"]["metrics"].keys()
     about = tiny.manifest(tmp_path / "run")
@@ -105,3 +106,6 @@ def test_an_embedder_without_labels(tmp_path: Path) -> None:
     wrong = f"{call} {STEPS} --overwrite --finetune always"
     refused = tiny.thresher(wrong, model=model, train=train, test=test, out=tmp_path / "run")
     assert refused.code == 2 and "embeddings (--embed) have none; leave it out" in refused.err
+    (model / "modules.json").unlink()
+    bare = tiny.thresher(f"{call} --overwrite", model=model, train=train, test=test, out=tmp_path / "run")
+    assert bare.code == 1 and "is an encoder alone. An embedding model is known by its modules.json" in bare.err

@@ -1,5 +1,6 @@
 """thresher bench for rerankers, embedding models and several labels: against what their users have."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -150,16 +151,17 @@ def test_a_race_that_takes_too_long_says_what_it_left_out(
     call = "bench {runs}/embedder --texts {dir}/embedder.txt --batch-size 16 --no-memory --engines hf --json"
     done = tiny.succeeds(f"{call} --seconds 0.0001", runs=runs, dir=folder)
     found = done.json()
-    assert found["texts"] == 16 and found["rounds"] == 1
-    assert "16 of 90 texts (--rows decides)" in found["limited"] and "to end in time, only: 16 of 90 texts" in done.err
+    assert found["texts"] == 8 and found["rounds"] == 1
+    assert "8 of 90 texts (--rows decides)" in found["limited"] and "to end in time, only: 8 of 90 texts" in done.err
     whole = tiny.succeeds(f"{call} --seconds 600", runs=runs, dir=folder).json()
     assert whole["texts"] == 90 and whole["rounds"] == 5 and whole["limited"] == []
-    monkeypatch.setattr("thresher.evaluation.alone.peak_memory", lambda *given: Peak(7.0))
+    monkeypatch.setattr("thresher.evaluation.peaks.peak_memory", lambda *given: Peak(7.0))
+    short = tiny.succeeds(call.replace("--no-memory", "--rounds 1"), runs=runs, dir=folder).json()
+    assert all(row["peak_mib"] == 7.0 for row in short["rows"]) and short["limited"] == []
+    monkeypatch.setattr("thresher.evaluation.peaks.peak_memory", lambda *given: time.sleep(0.01) or Peak(7.0))
     short = tiny.succeeds(call.replace("--no-memory", "--seconds 0.0001"), runs=runs, dir=folder).json()
-    peaks = {row["engine"]: row["peak_mib"] for row in short["rows"]}
-    assert (
-        peaks == {"hugging face": 7.0, "hugging face, sorted": None}
-        and "peak memory of unsorted" in short["limited"][-1]
-    )
+    peaks = {(row["engine"], row["dtype"]): row["peak_mib"] for row in short["rows"]}
+    assert peaks.pop(("hugging face", "fp32")) == 7.0 and set(peaks.values()) == {None}
+    assert short["limited"][-1] == "peak memory of 1 rows"
     refused = tiny.thresher(f"{call} --seconds 0", runs=runs, dir=folder)
     assert refused.code == 2 and "seconds = 0 must be above 0" in refused.err

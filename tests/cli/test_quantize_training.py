@@ -118,3 +118,22 @@ def test_a_teacher_that_is_gone(finished: Path, stock: Stock, tmp_path: Path) ->
     done = tiny.thresher(TRAIN, run=tmp_path / "run", rows=stock.rows, out=tmp_path / "out")
     assert done.code == 1
     assert "was pruned from teaches it, and not-here is not here; put it back, or quantize without" in done.err
+
+
+def test_a_control_is_trained_on_in_floating_point(finished: Path, stock: Stock, tmp_path: Path) -> None:
+    """As long and from the same weights, without rounding: the trained weights differ, and scales are of its own."""
+    rounded, plain = tmp_path / "rounded", tmp_path / "plain"
+    tiny.succeeds(TRAIN + " --set lr=0.01", run=finished, rows=stock.rows, out=rounded)
+    done = tiny.succeeds(TRAIN + " --set lr=0.01 --unrounded --static-only", run=finished, rows=stock.rows, out=plain)
+    assert "training on without int8" in done.out
+    blocks = [tiny.manifest(out)["quantization"] for out in (rounded, plain)]
+    assert [block["training"]["rounded"] for block in blocks] == [True, False]
+    assert blocks[0]["training"]["settings"] == blocks[1]["training"]["settings"]
+    first, second, before = (load_file(folder / "model.safetensors") for folder in (rounded, plain, finished))
+    name = next(name for name in first if "intermediate" in name and "weight" in name)
+    assert not second[name].equal(first[name]) and not second[name].equal(before[name])
+    assert str(read_scales(plain)) != str(read_scales(rounded)), "found after training"
+    measured = set(blocks[1]["quality"]) - {"split", "rows", "agreement"}
+    assert measured == {"fp32", "int8-static"}, "and neither dynamic int8 nor fp8"
+    with pytest.raises(ConfigError, match="--unrounded and --resume are for training; say how long with --epochs"):
+        QuantizeRequest(run=finished, out=tmp_path / "no", unrounded=True)

@@ -77,7 +77,7 @@ def test_an_interruption_says_how_to_go_on(
 ) -> None:
     from thresher.bulk import scorer
 
-    def stop(*args: object) -> None:
+    def stop(*args: object, **more: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(scorer, "answer", stop)

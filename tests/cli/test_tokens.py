@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli import tiny
+from thresher.engine.arithmetic import int8_works
 
 STEPS = "--max-steps 3 --batch-size 8 --precision fp32 --device cpu --target-flops 0.9"
 
@@ -52,6 +53,30 @@ def test_from_own_rows_to_answers(tmp_path: Path, kind: str) -> None:
     assert set(shown["dense"]) == ({"answer", "start", "end", "margin"} if kind == "answers" else {"entities"})
     said = tiny.succeeds(f"explain {{run}} {texts}", run=run)
     assert "relative FLOPs" in said.out + said.err
+
+
+@pytest.mark.parametrize("kind", ["answers", "tags"])
+def test_search_then_quantize_and_calibrate(tmp_path: Path, kind: str) -> None:
+    model = tiny.save_model(tmp_path / "model", tiny.config(), head=False)
+    rows = question_rows(160) if kind == "answers" else tag_rows(160)
+    train, run = tiny.write_rows(tmp_path / "train.jsonl", rows), tmp_path / "run"
+    steps = STEPS.replace(" --target-flops 0.9", "")
+    call = f"search {{model}} --train {{train}} --{kind} --out {{run}} --max-drop 50% --max-trials 1 {steps} --json"
+    found = tiny.succeeds(call, model=model, train=train, run=run).json()
+    assert found["within"] and found["selection"]["drop"] <= found["selection"]["bound"] <= 0.5
+    if int8_works():
+        call = "quantize {run} --train {train} --out {out} --rows 16 --json"
+        int8 = tiny.succeeds(call, run=run, train=train, out=tmp_path / "int8").json()["quality"]
+        assert int8["fp32"]["metrics"]["f1"] == pytest.approx(found["quality"]["held_out"]["pruned"]["metrics"]["f1"])
+    texts = tmp_path / "texts.txt"
+    lines = [f"{row['question']}\t{row['context']}" if kind == "answers" else " ".join(row["tokens"]) for row in rows]
+    texts.write_text("\n".join(lines), encoding="utf-8")
+    call = "calibrate {run}/dense --texts {texts} --out {out} --agreement 80% --json"
+    fitted = tiny.succeeds(call, run=run, texts=texts, out=tmp_path / "free").json()
+    assert 0 < fitted["expected"]["relative_flops"] <= 1
+    head = tiny.manifest(tmp_path / "free")["head"]
+    known = tiny.manifest(run).get("dense_null_threshold")
+    assert head.get("null_threshold") == known and (known is None) == (kind == "tags")
 
 
 def test_score_and_bench(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.models.families import tiny_model
 from thresher.core.cost import (
     EncoderShape,
     dense_macs,
@@ -17,6 +18,7 @@ from thresher.core.cost import (
     tokens_seen,
 )
 from thresher.core.layer import LayerSpec
+from thresher.models.attach import encoder_shape
 
 TINY = EncoderShape(layers=2, width=2, ffn_width=3)
 
@@ -178,6 +180,35 @@ def test_distances_and_a_convolution_are_products_too() -> None:
         lengths = torch.tensor([length])
         found = int(dense_macs(more, lengths) - dense_macs(plain, lengths))
         assert found == 2 * rows * 2 * length + 3 * 2 * 2 * length
+
+
+@pytest.mark.parametrize(
+    ("by", "queries", "keys"), [(("queries",), 1, 0), (("keys",), 0, 1), (("queries", "keys"), 1, 1)]
+)
+def test_each_product_with_distances_is_counted_by_itself(by: tuple[str, ...], queries: int, keys: int) -> None:
+    """One layer of 4 tokens, width 2, 6 embeddings of distances: 6 x 2 of every query, or key; in the engine's last
+    layer one query is there, and all keys."""
+    plain, lengths = EncoderShape(layers=1, width=2, ffn_width=3), torch.tensor([4])
+    shape = EncoderShape(layers=1, width=2, ffn_width=3, relative_rows=6, relative_by=by)
+    assert int(dense_macs(shape, lengths) - dense_macs(plain, lengths)) == 6 * 2 * 4 * (queries + keys)
+    kept = torch.tensor([[4]])
+    found = int(engine_macs(shape, lengths, kept) - engine_macs(plain, lengths, kept))
+    assert found == 6 * 2 * (1 * queries + 4 * keys)
+
+
+def test_a_convolution_in_groups_by_hand() -> None:
+    """5 tokens, width 4, kernel 3: a number of the result is made of 3 x 4 numbers, in two groups of 3 x 2."""
+    plain, lengths = EncoderShape(layers=1, width=4, ffn_width=3), torch.tensor([5])
+    for groups, products in ((1, 5 * 4 * 12), (2, 5 * 4 * 6)):
+        shape = EncoderShape(layers=1, width=4, ffn_width=3, kernel=3, groups=groups)
+        assert int(dense_macs(shape, lengths) - dense_macs(plain, lengths)) == products
+
+
+def test_deberta_is_counted_by_its_configuration() -> None:
+    for kinds, by in ((["c2p"], ("queries",)), (["p2c"], ("keys",)), (["p2c", "c2p"], ("queries", "keys"))):
+        model = tiny_model("deberta-v2", pos_att_type=kinds, conv_kernel_size=3, conv_groups=4)
+        shape = encoder_shape(model)
+        assert (shape.relative_rows, shape.relative_by, shape.kernel, shape.groups) == (16, by, 3, 4)
 
 
 def test_a_shape_follows_from_the_layers() -> None:

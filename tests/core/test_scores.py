@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from thresher.core.scores import at_least_float32, attention_probabilities, relative_scores, scores_in, value_scores
+from thresher.core.scores import (
+    at_least_float32,
+    attention_probabilities,
+    counted_queries,
+    queries_in_words,
+    relative_scores,
+    scores_in,
+    value_scores,
+)
 
 DOUBLE = torch.float64
 
@@ -217,3 +225,52 @@ def test_value_scores_are_one_on_average_and_padding_changes_nothing(case: tuple
         whole = torch.ones(1, length, dtype=torch.bool)
         alone = value_scores(attention_probabilities(own, whole), whole, lengths[row : row + 1, :, :length])
         torch.testing.assert_close(scores[row, :length], alone[0])
+
+
+# --- queries that stand for all --------------------------------------------------------------------------------------
+
+
+def test_which_queries_count() -> None:
+    places = torch.tensor([[0, 1, 3, 4, 8, 9]])
+    assert counted_queries(places, 1) is None
+    for score_queries, wanted in ((0, [0]), (2, [0, 4, 8]), (4, [0, 4, 8]), (8, [0, 8]), (100, [0])):
+        counted = counted_queries(places, score_queries)
+        assert counted is not None and places[counted].tolist() == wanted
+    assert [queries_in_words(k) for k in (0, 1, 8)] == ["the first token", "all tokens", "one token in 8"]
+
+
+def test_one_query_stands_for_three_by_hand() -> None:
+    """The first gives 1/2, 1/4 and 1/4 of its attention: times three. The values there are 1, 4 and 0 long."""
+    row = [0.5, 0.25, 0.25, 0.0]
+    probabilities = torch.tensor([[[row, [0.0, 1.0, 0.0, 0.0], [0.1, 0.2, 0.7, 0.0], row]]], dtype=DOUBLE)
+    alive, first = torch.tensor([[True, True, True, False]]), torch.tensor([[True, False, False, False]])
+    exact(relative_scores(probabilities, alive, first), [[1.5, 0.75, 0.75, 0.0]])
+    lengths = torch.tensor([[[1.0, 4.0, 0.0, 9.0]]], dtype=DOUBLE)
+    exact(value_scores(probabilities, alive, lengths, first), [[1.0, 2.0, 0.0, 0.0]])
+
+
+@given(attention(), st.integers(0, 9))
+def test_the_mean_stays_one_whoever_counts(case: tuple[Tensor, Tensor], score_queries: int) -> None:
+    """Also where keys fade, judged by what they would get in full; and the same alone as with padding."""
+    logits, alive = case
+    counted = counted_queries(torch.arange(alive.shape[1])[None], score_queries)
+    for live in (alive, alive / (1.0 + torch.arange(alive.shape[1], dtype=DOUBLE))):
+        probabilities = attention_probabilities(logits, live)
+        by_attention = relative_scores(probabilities, live, counted)
+        means = by_attention.sum(dim=-1) / live.sum(dim=-1)
+        torch.testing.assert_close(means, torch.ones_like(means, dtype=DOUBLE))
+        by_value = value_scores(probabilities, live, torch.ones(1, 1, 1, dtype=DOUBLE), counted)
+        in_full = by_attention / live.clamp(min=1e-6) if live.is_floating_point() else by_attention
+        shown = in_full / ((in_full * live).sum(dim=-1, keepdim=True) / live.sum(dim=-1, keepdim=True))
+        torch.testing.assert_close(by_value, shown)
+
+
+def test_gradients_pass_through_the_queries_that_count_alone() -> None:
+    logits = torch.randn(1, 2, 5, 5, dtype=DOUBLE, requires_grad=True)
+    alive = torch.tensor([[1.0, 0.5, 0.9, 0.2, 1.0]], dtype=DOUBLE)
+    counted = counted_queries(torch.arange(5)[None], 4)
+    scores = relative_scores(attention_probabilities(logits, alive), alive, counted)
+    scores.square().sum().backward()
+    assert logits.grad is not None
+    given = logits.grad.abs().sum(dim=(0, 1, 3))
+    assert (given[[0, 4]] > 0).all() and (given[[1, 2, 3]] == 0).all()

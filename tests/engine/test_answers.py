@@ -14,6 +14,7 @@ import thresher
 from tests.models.families import randomize_
 from tests.words import SPECIAL
 from thresher.core.heads import Head
+from thresher.engine import token_stream
 from thresher.engine.engine import Engine
 from thresher.engine.of_tokens import Answer, Tagged
 from thresher.errors import ConfigError, DataError, ModelError
@@ -68,6 +69,7 @@ HARD = [
     "e\u0301te\u0301 \u0939\u093f\u0928\u094d\u0926\u0940 \u0e17\u0e35\u0e48 \U0001f1eb\U0001f1f7\U0001f1e9\U0001f1ea",
     "ab\tcd  ef\n\ngh",
     "caf\u0065\u0301 na\u00efve \U0001f469\u200d\U0001f4bb \u05e9\u05dc\u05d5\u05dd \u4f60\u597d x",
+    "\u1112\u1161\u11ab\u1100\u1173\u11af \ud558\u11ab \u0e19\u0e49\u0e33 \u0646\u200c\u0647 \uff76\uff9e",
     "\U0001f1eb\U0001f1f7 flags \U0001f3f3\ufe0f\u200d\U0001f308 and words",
 ]
 
@@ -177,6 +179,32 @@ def test_an_empty_context_has_no_answer() -> None:
     found = engine_for("span").answer("who ?", "")
     assert (found.text, found.start, found.best, found.error) == ("", None, (), None)
     assert found.score is None and found.null_score is not None
+
+
+@pytest.mark.parametrize("context", ["", " \n"])
+def test_nothing_to_choose_from_is_no_answer_at_any_threshold(context: str) -> None:
+    engine = engine_for("span")
+    assert engine.answer("who ?", context, null_threshold=math.inf) == engine.answer("who ?", context)
+    nothing, some = engine.answer("who ?", [context, "a fox"], null_threshold=math.inf)
+    assert nothing.text == "" and nothing.error is None and some.text
+
+
+def test_long_contexts_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of books would else be cut into windows whole."""
+    sizes: list[int] = []
+    made = token_stream.TokenStream.windows
+
+    def windows(own: token_stream.TokenStream, items: Any, make: Any) -> Any:
+        sizes.append(len(items))
+        return made(own, items, make)
+
+    engine, contexts = engine_for("span"), ["a fox", "a fox and a dog", "x" * 40, "", "it", "a b"]
+    wanted = engine.answer("who ?", contexts)
+    monkeypatch.setattr(token_stream.TokenStream, "windows", windows)
+    assert engine.answer("who ?", contexts) == wanted and sizes == [6]
+    monkeypatch.setattr(token_stream, "CHARACTERS", 30)
+    sizes.clear()
+    assert engine.answer("who ?", contexts) == wanted and sizes == [2, 1, 3]
 
 
 def test_a_hundred_pages() -> None:

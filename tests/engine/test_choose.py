@@ -143,7 +143,10 @@ def test_what_is_asked_for_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"device": "tpu"}, "device = 'tpu' is not one of: auto, cpu, cuda"),
         ({"dtype": None}, "dtype = None is of type NoneType; give a name such as 'auto' or 'fp32'"),
         ({"backend": "fast"}, "backend = 'fast' is not one of: auto, cpu, cuda, onnx, reference"),
-        ({"dtype": "fp8"}, "dtype = 'fp8' is not one of the cpu backend: auto, fp32, bf16, int8, int8-static"),
+        (
+            {"dtype": "fp8", "device": "cpu"},
+            "dtype = 'fp8' is not one of the cpu backend: auto, fp32, bf16, int8, int8-static",
+        ),
         ({"dtype": "fp16"}, "dtype = 'fp16' is not one of the cpu backend"),
         ({"backend": "reference", "dtype": "int8"}, "dtype = 'int8' is not one of the reference backend: auto, fp32"),
         ({"dtype": "int8-static"}, "int8-static needs a quantized run; make one with: thresher quantize RUN"),
@@ -171,8 +174,10 @@ def test_refusals_name_the_value_and_what_there_is(options: dict[str, str], says
         (
             {"device": "cuda", "scales": SCALES},
             ("fp16", "auto"),
-            f"{HALF}; the int8 scales of a quantized run are for the CPU",
+            f"{HALF}; the scales of a quantized run are for the CPU, and for fp8",
         ),
+        ({"device": "cuda", "dtype": "fp8", "scales": SCALES}, ("fp8", "auto"), "fp8 was asked for"),
+        ({"dtype": "fp8", "scales": SCALES}, ("fp8", "auto"), "fp8 was asked for"),
     ],
 )
 def test_a_gpu_is_used_where_there_is_one(
@@ -182,7 +187,8 @@ def test_a_gpu_is_used_where_there_is_one(
     gpu(monkeypatch)
     assert gpu_problem() == ""
     dtype, mode = chosen
-    assert choose(**options) == Choice("cuda", "cuda", dtype, why, mode)
+    scales = tuple(SCALES) if dtype == "fp8" else ()
+    assert choose(**options) == Choice("cuda", "cuda", dtype, why, mode, scales)
 
 
 def test_the_cpu_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +236,8 @@ def test_asking_for_a_gpu_where_there_is_none() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"dtype": "int8"}, "dtype = 'int8' is not one of the cuda backend: auto, fp16, bf16, fp32"),
+        ({"dtype": "int8"}, "dtype = 'int8' is not one of the cuda backend: auto, fp16, bf16, fp32, fp8"),
+        ({"dtype": "fp8"}, "fp8 needs a quantized run; make one with: thresher quantize RUN --out RUN8"),
         ({"dtype": "int8-static", "scales": SCALES}, "dtype = 'int8-static' is not one of the cuda backend: auto"),
         ({"mode": "fast"}, "mode = 'fast' is not one of the cuda backend: auto, sync, graph"),
     ],
@@ -240,3 +247,19 @@ def test_refusals_on_a_gpu(monkeypatch: pytest.MonkeyPatch, options: dict[str, A
     with pytest.raises(ConfigError) as caught:
         choose(device="cuda", **options)
     assert says in str(caught.value)
+
+
+def test_fp8_is_for_gpus_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere nothing takes its place in silence."""
+    for options in ({}, {"device": "cuda"}):
+        with pytest.raises(ModelError, match=f"fp8 is for GPUs: {NO_GPU}; use dtype = 'auto'"):
+            choose(dtype="fp8", scales=SCALES, **options)
+    for older in ((8, 0), (8, 6)):
+        gpu(monkeypatch, capability=older)
+        with pytest.raises(
+            ConfigError, match=r"compute capability 8\.., and fp8 needs 8.9 or newer; use dtype = 'fp16'"
+        ):
+            choose(dtype="fp8", scales=SCALES)
+        assert choose(scales=SCALES).dtype == "fp16"
+    gpu(monkeypatch, capability=(8, 9))
+    assert gpu_problem("fp8") == "" and choose(dtype="fp8", scales=SCALES).dtype == "fp8"

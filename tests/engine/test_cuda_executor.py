@@ -105,6 +105,9 @@ VARIANTS: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {
     "quiet and negative": ((0.0, -1.0, 0.9, 0.0), {}),
     "by value": (SOME, {"score": "value", "protect": ("first", "separators"), "separator_id": SEPARATOR}),
     "by value, paper scale": ((0.05, 0.08, 0.1, 0.1), {"score": "value", "scale": "paper"}),
+    "one query in four": (SOME, {"score_queries": 4}),
+    "one query in three, paper scale": ((0.05, 0.08, 0.1, 0.1), {"score_queries": 3, "scale": "paper"}),
+    "the first token's attention, by value": (SOME, {"score_queries": 0, "score": "value"}),
 }
 
 

@@ -1,5 +1,5 @@
-"""ModernBERT and DeBERTa on the GPU, in all their kinds: the reference's decisions and values; without a GPU,
-interpreted."""
+"""NomicBERT, ModernBERT and DeBERTa on the GPU, in all their kinds: the reference's decisions and values; without a
+GPU, interpreted."""
 
 from typing import Any
 
@@ -23,12 +23,20 @@ from thresher.errors import ModelError
 ROOM = {"max_position_embeddings": 8192}
 NO_BIASES = {f"{part}_bias": False for part in ("norm", "attention", "mlp", "classifier")}
 LOCAL = ["sliding_attention"] * LAYERS
-V3 = {"position_buckets": 256, "max_relative_positions": 512}
+PUBLISHED: dict[str, dict[str, int]] = {
+    "nomic_bert": {},
+    "modernbert": {"local_attention": 128},
+    "deberta-v2": {"position_buckets": 256, "max_relative_positions": 512},
+}
 AROUND_WINDOWS = (64, 65, 66, 128, 129, 130, 255, 256, 257)
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "mean": ("modernbert", {"classifier_pooling": "mean"}),
     "no biases": ("modernbert", NO_BIASES),
     "an odd window": ("modernbert", {"local_attention": 7}),
+    "every second layer global": (
+        "modernbert",
+        {"layer_types": ["full_attention", "sliding_attention"] * (LAYERS // 2)},
+    ),
     "local in every layer": ("modernbert", {"layer_types": LOCAL}),
     "tags": ("modernbert", {"means": "tags"}),
     "own projections": ("deberta-v2", {"share_att_key": False}),
@@ -72,9 +80,7 @@ def test_first_tokens_alone(name: str, kernel: int, thresholds: tuple[float, ...
 
 
 @pytest.mark.parametrize("lengths", [(300, 1, 131), pytest.param(AROUND_WINDOWS, marks=pytest.mark.gpu)], ids=str)
-@pytest.mark.parametrize(
-    ("name", "changes"), [("modernbert", {"local_attention": 128}), ("deberta-v2", V3)], ids=["modernbert", "deberta"]
-)
+@pytest.mark.parametrize(("name", "changes"), PUBLISHED.items(), ids=list(PUBLISHED))
 def test_longer_than_a_tile(name: str, changes: dict[str, Any], lengths: tuple[int, ...]) -> None:
     model = pruned(name, **ROOM, **changes)
     ids = texts(model, lengths)
@@ -84,9 +90,7 @@ def test_longer_than_a_tile(name: str, changes: dict[str, Any], lengths: tuple[i
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("lengths", [(1000, 513), (8192, 40)], ids=str)
-@pytest.mark.parametrize(
-    ("name", "changes"), [("modernbert", {"local_attention": 128}), ("deberta-v2", V3)], ids=["modernbert", "deberta"]
-)
+@pytest.mark.parametrize(("name", "changes"), PUBLISHED.items(), ids=list(PUBLISHED))
 def test_long_texts(name: str, changes: dict[str, Any], lengths: tuple[int, ...], mode: str) -> None:
     """Dense, so that no decision among thousands is left to rounding, and pruned by kept counts that are near."""
     model = pruned(name, (0.0,) * LAYERS, **ROOM, **changes)
@@ -100,9 +104,7 @@ def test_long_texts(name: str, changes: dict[str, Any], lengths: tuple[int, ...]
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize(
-    ("name", "changes"), [("modernbert", {"local_attention": 128}), ("deberta-v2", V3)], ids=["modernbert", "deberta"]
-)
+@pytest.mark.parametrize(("name", "changes"), PUBLISHED.items(), ids=list(PUBLISHED))
 def test_half_precision_on_long_texts(name: str, changes: dict[str, Any], dtype: str) -> None:
     """At most twice the error of the reference in this dtype, on average."""
     model = pruned(name, (0.0,) * LAYERS, **ROOM, **changes)

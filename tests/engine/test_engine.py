@@ -25,8 +25,8 @@ def sequences(inputs: dict[str, torch.Tensor]) -> list[list[int]]:
     return [row[:length].tolist() for row, length in zip(inputs["input_ids"], lengths, strict=True)]
 
 
-def attached(name: str, thresholds: tuple[float, ...] = SOME, **settings: Any) -> Any:
-    model = tiny_model(name)
+def attached(name: str, thresholds: tuple[float, ...] = SOME, *, seed: int = 0, **settings: Any) -> Any:
+    model = tiny_model(name, seed=seed)
     prune_with_(model, thresholds, **settings)
     return model
 
@@ -169,8 +169,8 @@ def test_bad_input() -> None:
         engine.compute([[11] * 65])
     with pytest.raises(ConfigError, match="backend = 'tpu' is not one of"):
         Engine.from_model(tiny_model("bert"), None, backend="tpu")
-    with pytest.raises(ConfigError, match="dtype = 'fp8' is not one of"):
-        Engine.from_model(tiny_model("bert"), None, dtype="fp8")
+    with pytest.raises(ConfigError, match="dtype = 'fp4' is not one of"):
+        Engine.from_model(tiny_model("bert"), None, dtype="fp4")
     with pytest.raises(ConfigError, match="mode = 'graph' is for the cuda backend, and the backend here is cpu"):
         Engine.from_model(tiny_model("bert"), None, device="cpu", mode="graph")
 

@@ -41,7 +41,7 @@ SEED = 2  # of models that give the texts different labels
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU: the way from Engine to CudaExecutor is the same, and at its end is the interpreter."""
     if not ON_GPU:
-        monkeypatch.setattr(choose, "gpu_problem", lambda: "")
+        monkeypatch.setattr(choose, "gpu_problem", lambda dtype="auto": "")
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "none")
         monkeypatch.setattr(module, "CudaExecutor", partial(CudaExecutor, device="cpu"))
 
@@ -210,7 +210,7 @@ def test_doctor_on_this_gpu() -> None:
 def test_doctor(monkeypatch: pytest.MonkeyPatch, names: list[str], problem: str, line: str, device: str) -> None:
     version = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "3.9" if name == "triton" else version(name))
-    monkeypatch.setattr(choose, "gpu_problem", lambda: problem)
+    monkeypatch.setattr(choose, "gpu_problem", lambda dtype="auto": problem)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(names))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *which: names[0])
@@ -218,7 +218,9 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch, names: list[str], problem: str,
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
     found, said = doctor()
     assert line in said
-    assert found["gpu"] == {"capability": "9.0" if names else None, "triton": "3.9", "problem": problem or None}
+    about = {"capability": "9.0" if names else None, "triton": "3.9", "problem": problem or None}
+    assert found["gpu"] == {**about, "fp8_problem": problem or None}
+    assert ("also in fp8, for quantized runs" in said) == (device == "cuda")
     assert found["engine"]["device"] == found["engine_quantized"]["device"] == device
     if device == "cuda":
         assert "cuda, fp16: half precision with float32 scores and sums" in said

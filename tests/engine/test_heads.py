@@ -122,6 +122,18 @@ def test_a_text_does_not_notice_its_neighbours(dtype: str) -> None:
         torch.testing.assert_close(alone.outputs[0], together.outputs[row], atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_narrow_arithmetic_is_near(name: str, dtype: str) -> None:
+    """Nothing is dropped, so that no decision can differ: values alone."""
+    model = pruned(name, (0.0,) * LAYERS)
+    inputs = sequences(ragged(model))
+    exact = engine_with(model, cpu("fp32")).compute(inputs).outputs
+    found = engine_with(model, cpu(dtype)).compute(inputs).outputs
+    assert float((found - exact).abs().mean() / exact.abs().mean()) < 0.1
+    assert not torch.equal(found, exact)
+
+
 @pytest.mark.parametrize("mode", ["sync", "graph"])
 @pytest.mark.parametrize(
     ("name", "score", "reads"), [("bert", "value", "mean"), ("mpnet", "attention", "mean"), ("bert", "value", "first")]
@@ -201,6 +213,26 @@ def test_embeddings_are_those_of_sentence_transformers(tmp_path: Path) -> None:
         engine.classify(TEXTS)
 
 
+@pytest.mark.parametrize("kinds", [("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize")])
+@pytest.mark.parametrize("settings", [{}, {"truncate_dim": 20}])
+def test_embeddings_of_fewer_numbers(tmp_path: Path, kinds: Any, settings: Any) -> None:
+    """What sentence-transformers cuts and, of a model that normalises, scales again; a folder's own width is cut as
+    it cuts it, and not scaled."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    folder = embedder_folder(tmp_path / "model", kinds=kinds, settings=settings)
+    engine = Engine.load(folder, device="cpu", dtype="fp32")
+    stock = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(engine.embed(TEXTS), stock.encode(TEXTS), atol=1e-5)
+    for width in (1, 8, settings.get("truncate_dim", 32)):
+        expected = stock.encode(TEXTS, truncate_dim=width, normalize_embeddings=len(kinds) == 3)
+        np.testing.assert_allclose(engine.embed(TEXTS, dimensions=width), expected, atol=1e-5)
+    most = settings.get("truncate_dim", 32)
+    with pytest.raises(ConfigError, match=f"dimensions = {most + 1} is above {most}, the numbers of the model's"):
+        engine.embed(TEXTS, dimensions=most + 1)
+    with pytest.raises(ConfigError, match="dimensions = 0 is below 1"):
+        engine.embed(TEXTS, dimensions=0)
+
+
 @pytest.mark.parametrize("default", [None, "query"])
 def test_what_is_given_to_embed(tmp_path: Path, default: str | None) -> None:
     """One text is not its letters, a generator is not empty, and a prompt does not hide that there is no text."""
@@ -255,7 +287,8 @@ def test_scores_and_ranks() -> None:
 
 def test_ties_stay_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = reranker()
-    monkeypatch.setattr(engine, "score", lambda pairs, raw: np.array([0.5, 0.7, 0.5, 0.7, 0.5], np.float32))
+    scores = np.array([0.5, 0.7, 0.5, 0.7, 0.5], np.float32)
+    monkeypatch.setattr(engine, "_scored", lambda pairs, raw: (scores, scores > 1))
     assert [found.index for found in engine.rank("fog", ["a film"] * 5)] == [1, 3, 0, 2, 4]
 
 
@@ -264,6 +297,10 @@ def test_a_long_document_gives_way_and_the_query_stays() -> None:
     query, document = "two hours of fog", "the river " * 500
     (found,) = engine.classify([(query, document)])
     assert found.truncated and found.tokens == engine.max_length
+    assert [one.truncated for one in sorted(engine.rank(query, ["fog", document]), key=lambda one: one.index)] == [
+        False,
+        True,
+    ]
     ids = engine._stream.tokens([(query, document)]).ids.tolist()
     own = engine.tokenizer(query)["input_ids"]
     assert ids[: len(own)] == own
@@ -286,7 +323,9 @@ def test_a_query_that_leaves_no_room() -> None:
         ),
         (lambda engine: engine.score([None]), "item 0: a NoneType is not text"),
         (lambda engine: engine.score(["fog"]), "item 0: the model is for pairs of texts, and was given a single text"),
-        (lambda engine: engine.rank("", ["a"]), "item 0: the text is empty"),
+        (lambda engine: engine.rank("", ["a"]), "the query '' is empty; give at least one word"),
+        (lambda engine: engine.rank(None, []), "the query None is of type NoneType; give a string"),
+        (lambda engine: engine.rank(["a"], ["film"]), r"the query \['a'\] is of type list; give a string"),
         (lambda engine: engine.rank("a", ["a", ""]), "item 1: the text is empty"),
         (lambda engine: engine.rank("a", ["a", 5]), "item 1: a int is not text"),
         (lambda engine: engine.rank("a", "film"), "a single text was given as documents"),

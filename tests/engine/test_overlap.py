@@ -199,18 +199,18 @@ def test_warm_up_takes_texts_and_sizes(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "asked", "fast", "cores", "workers", "why"),
+    ("on_cores", "asked", "fast", "cores", "workers", "why"),
     [
-        ("cpu", None, True, 64, 0, "a CPU computes far longer"),
-        ("cuda", None, True, 4, 0, "processes pay from 12 cores on, and there are 4"),
-        ("cuda", None, True, 16, 14, "a GPU waits for the tokenizer"),
-        ("cuda", 3, True, 16, 3, "workers = 3 was asked for"),
-        ("cuda", 0, True, 16, 0, "workers = 0 was asked for"),
-        ("cuda", 3, False, 16, 0, "called by one thread at a time"),
+        (True, None, True, 64, 0, "a CPU computes far longer"),
+        (False, None, True, 4, 0, "processes pay from 12 cores on, and there are 4"),
+        (False, None, True, 16, 14, "a GPU waits for the tokenizer"),
+        (False, 3, True, 16, 3, "workers = 3 was asked for"),
+        (False, 0, True, 16, 0, "workers = 0 was asked for"),
+        (False, 3, False, 16, 0, "called by one thread at a time"),
     ],
 )
-def test_how_many_processes(device: str, asked: int | None, fast: bool, cores: int, workers: int, why: str) -> None:
-    found, because = choose_workers(device, asked, fast=fast, cores=cores)
+def test_how_many_processes(on_cores: bool, asked: int | None, fast: bool, cores: int, workers: int, why: str) -> None:
+    found, because = choose_workers(asked, on_cores=on_cores, fast=fast, cores=cores)
     assert found == workers and why in because
 
 
@@ -241,7 +241,7 @@ def test_rules_in_python_stay_in_this_process() -> None:
 
     tokenizer = tiny_tokenizer()
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(BySpaces())
-    tokenizing = Tokenizing(tokenizer, device="cpu", limit=8, cuts="longest_first", pairs=None, workers=2)
+    tokenizing = Tokenizing(tokenizer, on_cores=True, limit=8, cuts="longest_first", pairs=None, workers=2)
     assert "rules in Python" in tokenizing.describe()["tokenizing_why"]
     tokenizing.start(wait=True)
     expected = tokenizer(TEXTS, truncation=True, max_length=8)["input_ids"]

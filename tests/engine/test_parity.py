@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.engine.makers import Make, cpu, engine_with, reference
 from tests.engine.test_engine import SCORES, attached, sequences
-from tests.models.families import FAMILIES, LAYERS, SOME, ragged, run
+from tests.models.families import FAMILIES, LAYERS, SOME, prune_with_, ragged, run, tiny_model
 from thresher.engine.backends.base import Backend
 from thresher.engine.packed import PackedExecutor
 from thresher.engine.ragged import Ragged
@@ -19,6 +19,10 @@ from thresher.engine.ragged import Ragged
 # In units of relative scores, whose mean is 1.
 EPSILON = {"fp32": 1e-5, "bf16": 0.05, "int8": 0.2}
 LENGTHS = (16, 1, 7, 3, 16, 7, 12, 9)
+# In bf16 the largest error of so few numbers is luck: of 2,080 comparisons, over eight drawn models of each family, two
+# were beyond twice, by up to 2.2 times. So of a family's three models together one may be, and none beyond three times.
+SEEDS = {"fp32": (0,), "bf16": (0, 1, 2)}
+LUCKY, BY_LUCK = 1, 3.0
 
 
 class Layers:
@@ -45,8 +49,8 @@ class Layers:
         packed.compute(inputs)
 
 
-def exact_layers(name: str, score: str) -> tuple[Layers, object]:
-    model = attached(name, score=score)
+def exact_layers(name: str, score: str, seed: int = 0) -> tuple[Layers, object]:
+    model = attached(name, score=score, seed=seed)
     return Layers(engine_with(model, reference(torch.float64)), sequences(ragged(model, LENGTHS))), model
 
 
@@ -90,27 +94,52 @@ def _texts(runs: Ragged) -> Tensor:
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_values(name: str, dtype: str, score: str) -> None:
-    exact, model = exact_layers(name, score)
+    largest = [ratio for seed in SEEDS[dtype] for ratio in _errors_of_a_model(name, dtype, score, seed)]
+    assert len(largest) == len(SEEDS[dtype]) * (2 * (LAYERS - 1) + LAYERS)
+    assert sum(ratio > 2 for ratio in largest) <= (LUCKY if len(SEEDS[dtype]) > 1 else 0)
+    assert max(largest) <= BY_LUCK
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_values_of_modernbert_over_thousands_of_tokens(dtype: str) -> None:
+    """With the published window; it was made for up to 8,192 tokens."""
+    model = tiny_model("modernbert", attention="sdpa", local_attention=128, max_position_embeddings=8192)
+    prune_with_(model)
+    exact = Layers(engine_with(model, reference(torch.float64)), sequences(ragged(model, (3100,))))
+    assert len(exact.seen[0][0]) == 3100 > len(exact.seen[-1][0]) > 1000
+    assert max(_errors(exact, model, dtype)) <= 2
+
+
+def _errors_of_a_model(name: str, dtype: str, score: str, seed: int) -> list[float]:
+    return _errors(*exact_layers(name, score, seed), dtype)
+
+
+def _errors(exact: Layers, model: object, dtype: str) -> list[float]:
+    """The largest error of every context, score and output, as a multiple of plain torch's; means are within twice."""
     fast = prepared(model, cpu(dtype))
     plain = prepared(model, reference(torch.bfloat16 if dtype == "bf16" else torch.float32))
+    largest: list[float] = []
     for index, (hidden, runs, scores, context) in enumerate(exact.seen):
         found, plainly = (side.attend(index, own(side, hidden), runs, scored=True) for side in (fast, plain))
-        _within_twice(found[0], plainly[0], context)
-        _within_twice(found[1], plainly[1], scores)
+        largest += [_largest_error(found[0], plainly[0], context), _largest_error(found[1], plainly[1], scores)]
     for index, (context, hidden, output) in enumerate(exact.finished):
         found_output, plain_output = (
             side.finish(index, own(side, context), own(side, hidden)) for side in (fast, plain)
         )
-        _within_twice(found_output, plain_output, output)
-    assert len(exact.seen) == LAYERS - 1 and len(exact.finished) == LAYERS
+        largest.append(_largest_error(found_output, plain_output, output))
+    return largest
 
 
 def _within_twice(found: Tensor | None, plain: Tensor | None, exact: Tensor) -> None:
+    assert _largest_error(found, plain, exact) <= 2
+
+
+def _largest_error(found: Tensor | None, plain: Tensor | None, exact: Tensor) -> float:
     assert found is not None and plain is not None
     error, allowed = (found.double() - exact).abs(), (plain.double() - exact).abs()
     tiny = 1e-6 * float(exact.abs().max())
     assert float(error.mean()) <= 2 * float(allowed.mean()) + tiny
-    assert float(error.max()) <= 2 * float(allowed.max()) + 10 * tiny
+    return max(0.0, float(error.max()) - 10 * tiny) / max(float(allowed.max()), 1e-300)
 
 
 BACKENDS = [("cpu", "fp32"), ("cpu", "bf16"), ("cpu", "int8"), ("reference", "fp32"), ("reference", "bf16")]

@@ -15,7 +15,7 @@ from tests.words import word_tokenizer
 from thresher.engine.engine import Engine
 from thresher.engine.scales import SCALES, SITES, load_scales, read_scales, scales_file, write_scales
 from thresher.engine.weights import LayerScales
-from thresher.errors import CheckpointError
+from thresher.errors import CheckpointError, ConfigError
 from thresher.models.checkpoint import save
 
 
@@ -37,6 +37,20 @@ def test_scales_are_read_back_as_written(run: Path) -> None:
     write_scales(run, scales)
     for ours, theirs in zip(read_scales(run), scales, strict=True):
         assert all(torch.equal(getattr(ours, site), getattr(theirs, site)) for site in SITES)
+
+
+@pytest.mark.parametrize("block", [None, [1], {"quality": []}, {"quality": {"fp32": {}, "int8-static": {}}}])
+def test_fp8_needs_its_quality(run: Path, block: object) -> None:
+    """Runs that were quantized when nobody measured it are told so; the rest of what they can stays."""
+    write_scales(run, made())
+    manifest = json.loads((run / "thresher.json").read_text(encoding="utf-8"))
+    (run / "thresher.json").write_text(json.dumps({**manifest, "quantization": block}), encoding="utf-8")
+    with pytest.raises(ConfigError, match="was quantized when fp8 was not measured yet; quantize the run"):
+        read_scales(run, "fp8")
+    assert len(read_scales(run, "int8-static")) == LAYERS
+    block = {"quality": {"fp8": {"metrics": {"score": 0.5}}}}
+    (run / "thresher.json").write_text(json.dumps({**manifest, "quantization": block}), encoding="utf-8")
+    assert len(read_scales(run, "fp8")) == LAYERS
 
 
 @pytest.mark.parametrize("layers", [LAYERS - 1, LAYERS + 2])

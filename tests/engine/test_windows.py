@@ -1,4 +1,5 @@
-"""Attention inside windows on the CPU: ranges of live rows against a mask over all of them."""
+"""Attention inside windows on the CPU: ranges of live rows against a mask over all of them; and texts around the sizes
+of windows and buckets of all newer families."""
 
 import pytest
 import torch
@@ -11,7 +12,12 @@ from thresher.engine.backends.attention import LOG2_E, Tiles, laid_out
 from thresher.engine.backends.windows import QUERIES, in_windows, window_bias
 
 HEADS, WIDTH = 2, 16
-LONG = (64, 65, 129, 257, 600, 20, 1)
+LONG = (64, 65, 66, 128, 129, 130, 255, 256, 257, 1000, 20, 1)
+PUBLISHED: dict[str, dict[str, int]] = {
+    "nomic_bert": {},
+    "modernbert": {"local_attention": 128},
+    "deberta-v2": {"position_buckets": 256, "max_relative_positions": 512},
+}
 
 
 def positions_of(tokens: int, *, gaps: bool) -> torch.Tensor:
@@ -52,10 +58,9 @@ def test_no_bias_where_all_keys_are_inside() -> None:
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("name", ["nomic_bert", "modernbert"])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_long_texts_keep_the_parity_rules(name: str, score: str) -> None:
-    changes = {"max_position_embeddings": 1024} | ({"local_attention": 128} if name == "modernbert" else {})
-    model = pruned_model(name, score=score, changes=changes)
+    model = pruned_model(name, score=score, changes={"max_position_embeddings": 1024, **PUBLISHED[name]})
     exact = Layers(engine_with(model, reference(torch.float64)), sequences(ragged(model, LONG)))
     for dtype in ("fp32", "bf16", "int8"):
         fast = prepared(model, cpu(dtype))

@@ -88,6 +88,21 @@ def test_a_failed_export_is_a_missing_row(dense: Path, tmp_path: Path, monkeypat
     assert [row.engine for row in missing] == ["onnxruntime", "onnxruntime, sorted"] * 2
 
 
+def test_what_would_be_converted_too_late_is_missing(
+    dense: Path, pruned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our engine and the yardstick always take part; the rows that are there keep the table's order."""
+    monkeypatch.setattr(lineup, "missing_package", lambda engine, dtype: None)
+    monkeypatch.setattr(lineup, "find_spec", lambda name: True)
+    engines = ("hf", "onnxruntime", "thresher", "export")
+    contenders, missing = line_up(engines, replace(material(dense, tmp_path), run=pruned), late=lambda: True)
+    found = [each.spec.engine for each in contenders]
+    assert found[0] == "hugging face" and found[-1] == "thresher pruned" and "hugging face, sorted" in found
+    late = [row.engine for row in missing if row.why == lineup.NO_TIME]
+    assert late[:2] == ["onnxruntime", "onnxruntime, sorted"] and late[-1] == "thresher pruned, onnx backend"
+    assert len(late) == 4 + 12, late
+
+
 def test_exported_graphs_answer_as_our_engine_does(
     dense: Path, pruned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

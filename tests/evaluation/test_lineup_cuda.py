@@ -67,7 +67,8 @@ def workshop(monkeypatch: pytest.MonkeyPatch) -> Workshop:
     shop = Workshop([], [])
     monkeypatch.setattr(lineup, "build", shop.build)
     monkeypatch.setattr(alone, "build", shop.build)
-    monkeypatch.setattr(choose, "gpu_problem", lambda: "")
+    monkeypatch.setattr(choose, "gpu_problem", lambda dtype: "")
+    monkeypatch.setattr(lineup, "_scales", lambda name, path, material: path / "scales")
     return shop
 
 
@@ -83,17 +84,20 @@ def test_rows_of_a_gpu_and_their_names() -> None:
         Group((UNPADDED,), "bf16"),
         Group(OURS, "bf16", "graph"),
         Group(OURS, "bf16", "sync"),
+        Group(OURS, "fp8", "graph"),
     ]
     assert rows_of(["thresher"], "cuda")[0] == Group(("hugging face",), "fp32")
 
 
 def test_every_row_is_made_for_the_gpu(workshop: Workshop, tmp_path: Path) -> None:
     contenders, missing = line_up(parse_engines(None, "cuda"), material(tmp_path))
-    assert not missing and len(contenders) == 10
+    assert not missing and len(contenders) == 12
     specs = [contender.spec for contender in contenders]
     assert {spec.device for spec in specs} == {"cuda"}
-    assert [(spec.engine, spec.mode) for spec in specs[-4:]] == [(n, m) for m in ("graph", "sync") for n in OURS]
-    assert [spec.dtype for spec in specs] == ["fp32"] + ["fp16"] * 9
+    modes = ("graph", "sync", "graph")
+    assert [(spec.engine, spec.mode) for spec in specs[-6:]] == [(n, m) for m in modes for n in OURS]
+    assert [spec.dtype for spec in specs] == ["fp32"] + ["fp16"] * 9 + ["fp8"] * 2
+    assert [spec.scales is None for spec in specs] == [True] * 10 + [False] * 2
     assert {spec.engine: spec.width for spec in specs if spec.width} == {COMPILED: 14}
     assert {spec.path for spec in specs} == {tmp_path, tmp_path / "run"}
     assert [size for name, size in workshop.ran if name == COMPILED] == [2, 1]  # a batch and a single text
@@ -111,7 +115,7 @@ def test_what_does_not_compile_is_missing_with_its_reason(workshop: Workshop, tm
 def test_without_kernels_our_rows_are_missing_in_both_modes(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "gpu_problem", lambda: "the GPU kernels need Triton")
+    monkeypatch.setattr(choose, "gpu_problem", lambda dtype: "the GPU kernels need Triton")
     _, missing = line_up(["thresher"], material(tmp_path))
     assert {(row.engine, row.mode) for row in missing} == {(n, m) for m in ("graph", "sync") for n in OURS}
     assert {row.why for row in missing} == {"the GPU kernels need Triton"}

@@ -1,4 +1,5 @@
-"""How much of a race fits into its time: rounds first, then rows, and slow rivals in part; all of it is said."""
+"""How much of a race fits into its time: rounds first, then rows, and slow rivals in part; all of it is said. And of a
+bench: what is made, raced and measured on one clock."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from thresher.evaluation.contenders import Contender, Result, Spec, Tokens
-from thresher.evaluation.pace import LATENCY_TEXTS, ROUNDS, Pace, chosen_batches, find_pace
+from thresher.evaluation.pace import LATENCY_TEXTS, ROUNDS, Clock, Pace, chosen_batches, find_pace, sample_of
 from thresher.evaluation.rivals import Row
 
 ROWS = [Tokens([1] * 10, None) for _ in range(128)]
@@ -41,21 +42,54 @@ def test_what_is_quick_is_run_whole() -> None:
 
 def test_rounds_go_first() -> None:
     """128 texts of 0.5 s in both: a warm-up of 128 s and a round of 128 s, where two rounds would be too long."""
-    found = pace({"a": 0.5, "b": 0.5}, seconds=300)
+    found = pace({"a": 0.5, "b": 0.5}, seconds=400)  # of which 300 are for it
     assert (found.rows, found.rounds, found.parts) == (128, 1, (1.0, 1.0))
     assert "1 of 5 rounds (--rounds decides)" in found.notes
 
 
 def test_then_rows_in_whole_batches() -> None:
-    found = pace({"a": 1.0, "b": 1.0}, seconds=100)
-    assert (found.rows, found.rounds) == (48, 1)  # 50 texts would take the time
-    assert found.notes[0] == "48 of 128 texts (--rows decides)"
-    assert pace({"a": 100.0, "b": 100.0}, seconds=10).rows == 16, "one batch is the least"
+    found = pace({"a": 1.0, "b": 1.0}, seconds=200)
+    assert (found.rows, found.rounds) == (32, 1)  # warm-up and round of 37 texts would take the time
+    assert found.notes[0] == "32 of 128 texts (--rows decides)"
+
+
+def test_of_long_texts_less_than_a_batch() -> None:
+    """Warm-up and round of a batch of 16 would take 80 s."""
+    assert pace({"a": 1.25, "b": 1.25}, seconds=80).rows == 12
+    assert pace({"a": 100.0, "b": 100.0}, seconds=10).rows == 8, "a few are the least"
+
+
+def test_all_of_it_ends_in_time() -> None:
+    """Warm-up, rounds and single texts, each of which runs twice."""
+    for each in (0.001, 0.01, 0.05, 0.2, 0.4):
+        found = pace({"a": each, "b": 3 * each}, seconds=100)
+        taken = 4 * each * (found.rows * (1 + found.rounds) + 2 * found.single)
+        assert taken <= 110, (each, found)
+
+
+def test_a_sample_of_long_texts_is_short() -> None:
+    long = [Tokens([1] * 384, None) for _ in range(64)]
+    assert len(sample_of(long, 32)) == 2 and len(sample_of(long, 32, "cuda")) == 32
+    assert len(sample_of(ROWS, 32)) == 32 and len(sample_of(ROWS, 128)) == 102
+    assert len(sample_of(long[:1], 32)) == 1 == len(sample_of(long, 1))
+
+
+def test_one_clock_for_all_parts() -> None:
+    now = 0.0
+    clock = Clock(100, now=lambda: now)
+    assert clock.for_race() == 80 and not clock.late_to_make()
+    now = 60
+    assert clock.late_to_make() and clock.for_race() == 32
+    memory = clock.for_memory()
+    now = 90
+    assert not memory.over() and clock.for_race() == 25, "a late race still has a quarter"
+    now = 101
+    assert memory.over() and clock.for_memory().seconds == 10
 
 
 def test_single_texts_are_fewer_but_never_too_few() -> None:
-    assert pace({"a": 1.0, "b": 1.0}, seconds=120).single == 15  # each runs twice: 15 x 2 x 2 s is half of the time
-    found = pace({"a": 9.0, "b": 9.0}, seconds=10)
+    assert pace({"a": 1.0, "b": 1.0}, seconds=240).single == 15  # each runs twice: 15 x 2 x 2 s is a quarter
+    found = pace({"a": 9.0, "b": 9.0}, seconds=1000)
     assert found.single == 10 and "10 of 16 texts alone" in found.notes
 
 

@@ -36,3 +36,19 @@ def test_a_short_last_batch_does_not_count_unless_it_is_the_only_one(
 ) -> None:
     found = raced(monkeypatch, texts=texts, batch_size=2)
     assert (found.ms_p50, found.texts_per_s) == (1000 * seconds, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rates", "agree"),
+    [
+        ([100.0, 104.0], True),
+        ([5552.0, 10_078.0, 16_203.0], False),
+        ([100.0, 102.0, 300.0], True),  # one slow or quick spell of the machine does not move a median
+        ([60.0, 100.0, 101.0, 99.0, 30.0], True),
+        ([60.0, 100.0, 140.0, 99.0, 30.0], False),
+        ([80.0, 125.0], False),
+        ([100.0], False),  # nothing to agree with
+    ],
+)
+def test_a_row_settles_where_most_rounds_agree(rates: list[float], agree: bool) -> None:
+    assert speed.settled(rates) == agree

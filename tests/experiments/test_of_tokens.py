@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from thresher.experiments import ner, ner_rows, squad, squad_rows
+from thresher.experiments import ner, ner_rows, ner_strings, squad, squad_rows
 from thresher.experiments.of_tokens import method_keys, metric_fields
 from thresher.experiments.runner import read_config
 from thresher.experiments.token_tries import TRIES
 from thresher.experiments.trained import fields_of
+from thresher.records import append_record
 from thresher.tasks import load_task
 from thresher.tasks.task import Example
 from thresher.tasks.truth import Answers
@@ -90,14 +91,26 @@ def test_the_configurations_ask_for_what_the_pages_promise() -> None:
     config = read_config(EXPERIMENTS / "squad")
     found = squad.keys(config)
     assert [key["seed"] for key in found[:3]] == [0, 1, 2] and {key["method"] for key in found[:3]} == {"thresher"}
-    assert sum(key["method"] == "dense" for key in found) == 3 and len(found) == 3 * 8 + 3 + 3
+    assert sum(key["method"] == "dense" for key in found) == 3 and len(found) == 3 * 8 + 3 + len(TRIES)
     rivals = {"ltp", "manual", "spatten", "random", "lat"}
     assert {key["method"] for key in found} == {"thresher", "dense", *rivals, *TRIES}
     assert all(key["target"] == config["targets"][0] for key in found if key["method"] in TRIES)
     own = read_config(EXPERIMENTS / "ner")
     assert {key["sentences"] for key in ner.keys(own)} == {1, 4, 16}
-    assert ner.settings_for(16, own)["train"]["batch_size"] == 8 and "batch_size" not in own["train"]
+    sizes = {sentences: ner.settings_for(sentences, own)["train"]["batch_size"] for sentences in own["sentences"]}
+    assert {sentences * size for sentences, size in sizes.items()} == {64}, "as many steps for every length"
     assert len(method_keys(own)) == 2 * 4 + 3
+
+
+def test_a_tagger_is_given_words_and_strings() -> None:
+    words = ["He", "said", '"', "Go", "(", "now", ")", '"', ",", "Ann", "'s", "U.S.", "aide", "."]
+    text, spans = ner_strings.written(words)
+    assert text == 'He said "Go (now)", Ann\'s U.S. aide.'
+    assert (
+        [text[start:end] for start, end in spans]
+        == words
+        == [ner_strings.spaced(words)[0][a:b] for a, b in ner_strings.spaced(words)[1]]
+    )
 
 
 def record(method: str, seed: int, f1: float, flops: float, **more: Any) -> dict[str, Any]:
@@ -122,7 +135,15 @@ def test_pages(tmp_path: Path) -> None:
     assert "3.00 against the dense control trained as long" in page.replace("\n", " ")
     assert "| exits | 0 | 2.00x | 2.00x | +0.40 | +0.40 | +0.40 |" in page
     assert "| thresher | 2.00x | 71.00 | 61.00 | 81.00 |" in page
-    assert "| thresher | 0 | 2.00x | 71.00 -> 70.00 (-1.00) |" in page and any(p.suffix == ".svg" for p in written)
+    assert "| thresher | 0.5 | 0 | 2.00x | 71.00 -> 70.00 (-1.00) |" in page and any(
+        p.suffix == ".svg" for p in written
+    )
+    append_record(tmp_path / "records.jsonl", record("thresher", 0, 0.6, 0.52))
+    append_record(tmp_path / "records.jsonl", rows[0])
+    squad.publish(rows, tmp_path, {"models": ["m"]})
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "| thresher | 0.52 | 0 | 1.92x | 61.00 -> 60.00 (-1.00) |" in page, "no longer asked for, and not hidden"
+    assert page.count("| thresher | 0.5 | 0 |") == 1 and "mean of 2 seeds" in page
     tagged = [{**row, "sentences": 4, "words": 54.2} for row in rows]
     assert ner.publish(tagged, tmp_path, {}) == [tmp_path / "README.md"]
     page = (tmp_path / "README.md").read_text(encoding="utf-8")

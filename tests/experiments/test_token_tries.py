@@ -1,5 +1,4 @@
-"""What is tried on answers: an output layer for every exit, a guard for tokens that look like an answer's ends, and a
-share of tokens that reaches the end."""
+"""What is tried on answers: an output layer for every exit, and a guard for tokens that look like an answer's ends."""
 
 from typing import Any
 
@@ -11,7 +10,7 @@ from tests.training.tiny import LAYERS, QUICK, tiny_tokenizer
 from thresher.config import TrainConfig
 from thresher.errors import ConfigError
 from thresher.experiments import token_tries
-from thresher.experiments.token_tries import ExitOutputs, Exits, Floored, Guarded, likely
+from thresher.experiments.token_tries import ExitOutputs, Exits, Guarded, likely
 from thresher.methods import TABLE, Entry
 from thresher.models.attach import gates_of
 from thresher.models.heads import outputs_in
@@ -81,14 +80,12 @@ def test_the_guard_keeps_what_would_be_dropped() -> None:
     assert bool((trace.kept()[:, -1] < trace.lengths()).all())
 
 
-@pytest.mark.parametrize("method", [Exits, Guarded, Floored])
+@pytest.mark.parametrize("method", [Exits, Guarded])
 def test_all_train_to_the_target(method: Any) -> None:
     trainer = tried(method, max_steps=12)
     trainer.fit()
     found = trainer.judge.evaluate(pruned=True)
     assert 0.55 < found["relative_flops"] < 0.85 and gates_of(trainer.model).about["tried"] == method.tried
-    if method is Floored:
-        assert not torch.isinf(gates_of(trainer.model).thresholds).any(), "every layer leaves some"
     if method is Exits:
         rows = trainer.model.exit_outputs.weight.view(LAYERS + 1, 2, -1)
         assert not torch.equal(rows[1], rows[LAYERS]), "each exit learned its own"
@@ -107,5 +104,5 @@ def test_the_program_takes_the_place_of_method_thresher(monkeypatch: pytest.Monk
     monkeypatch.setattr("sys.argv", ["token_tries"])
     token_tries.main(["guarded", "prune", "model"])
     assert called == [Entry("thresher.experiments.token_tries:Guarded", score="value")]
-    with pytest.raises(SystemExit, match="'other' is not one of: exits, guarded, floored"):
+    with pytest.raises(SystemExit, match="'other' is not one of: exits, guarded"):
         token_tries.main(["other"])

@@ -5,22 +5,35 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.cli import tiny
 from tests.experiments import runs
 from thresher.errors import ConfigError, RunError
 from thresher.experiments import table1, table1_page, tradeoff
-from thresher.experiments.experiment import Setting
+from thresher.experiments.answers import ANSWERS, Answers, by_key, packed
+from thresher.experiments.controls import controls_of
+from thresher.experiments.experiment import Setting, key_of
+from thresher.experiments.intervals import drawn_interval, lost_interval
 from thresher.experiments.runner import RECORDS, chosen_keys, read_config, read_records, run
 from thresher.experiments.trained import command_of, measure_trained, settings_of
 from thresher.records import append_record
+from thresher.tasks.glue import GLUE_TASKS
 
 ROOT = Path(__file__).parents[2] / "experiments"
 QUICK = {"max_steps": 2, "batch_size": 8, "precision": "fp32", "device": "cpu", "finetune_epochs": 1}
 
 
-MARKS = "".join(f"<!-- {mark} -->\n<!-- end -->\n" for mark in ("table", "summary", "remarks"))
+MARKS = "".join(f"<!-- {mark} -->\n<!-- end -->\n" for mark in ("table", "summary", "goals", "remarks"))
+
+
+OF_TOKENS = """models = ["tiny"]
+targets = [0.5]
+[compared]
+thresher = [0, 1]
+dense = [0]
+"""
 
 
 def config(**more: Any) -> dict[str, Any]:
@@ -52,6 +65,10 @@ def test_two_runs_share_nothing_but_the_machine(places: dict[str, Path], tmp_pat
         assert "--method thresher" in row["command"] and "--target-flops 0.6" in row["command"]
     left = {runs.without_digest(path.name) for path in places["work"].iterdir() if path.is_dir()}
     assert left == {"dense-sst2-tiny-0", "dense-sst2-tiny-1"}
+    known = by_key(read_records(tmp_path / "table1" / ANSWERS), table1.KEY)
+    for row in rows:
+        answers = known[key_of(row, table1.KEY)]
+        assert len(answers.said) == 20 and np.mean(answers.said == answers.truth) == pytest.approx(row["pruned"])
     page = tmp_path / "table1" / "README.md"
     page.write_text(MARKS, encoding="utf-8")
     table1.publish(rows, page.parent, config())
@@ -101,7 +118,10 @@ def test_a_control_of_another_experiment_stands_in(tmp_path: Path) -> None:
     assert table1.joined(folder, config()) == []
     (folder / "README.md").write_text(MARKS, encoding="utf-8")
     own = scored("dense", 0, 0.95)
-    for controls, expected in (([], "91.00 | 88.00 | +2.00 | +3.30% |"), ([own], "95.00 | 88.00 | +2.00 | +7.37% |")):
+    for controls, expected in (
+        ([], "91.00 (90.00) | 88.00 | +2.00 | +3.30% | +3.30% |"),
+        ([own], "95.00 (90.00) | 88.00 | +2.00 | +7.37% | +7.37% |"),
+    ):
         table1.publish([gained, *controls], folder, config())
         assert f"| SST-2 | tiny | 0 | 90.00 | {expected}" in (folder / "README.md").read_text(encoding="utf-8")
 
@@ -110,10 +130,48 @@ def test_means_have_intervals_over_seeds() -> None:
     """Losses of 1, 2 and 3 points: a standard deviation of 1, and 4.30 of its standard errors."""
     rows = [scored("thresher", seed, 0.89 - seed / 100) for seed in range(3)]
     text = table1_page.table(rows, {}, config())
-    assert "| **SST-2** | tiny | mean of 3 | 90.00 |  | 88.00 | +2.00 ± 2.48 |  |" in text
-    controls = table1_page.controls_of([scored("dense", seed, 0.9) for seed in range(3)])
+    assert "| **SST-2** | tiny | mean of 3 | 90.00 |  | 88.00 | +2.00 ± 2.48 |  |  |" in text
+    controls = controls_of([scored("dense", seed, 0.9) for seed in range(3)])
     assert "| 88.00 | +2.00 ± 2.48 | +2.22% ± 2.76 |" in table1_page.table(rows, controls, config())
     assert "against the control: 2.22% lost on average; SST-2 2.2%." in table1_page.summary(rows, controls, config())
+
+
+def trained(method: str, seed: int, score: float, hard: float, **more: Any) -> dict[str, Any]:
+    words = f"--lr 1e-05 --hard-epochs {hard:g} --method {method} --seed {seed} --set score=value"
+    return scored(method, seed, score, command=f"thresher prune dense --out OUT {words}", **more)
+
+
+def test_a_control_that_was_not_trained_as_long_is_none(tmp_path: Path) -> None:
+    """Its cell stays empty, means are of the seeds that have one, and a record that named it is corrected."""
+    rows = [trained("thresher", seed, 0.87 + seed / 100, 2) for seed in range(2)]
+    short, fair = trained("dense", 0, 0.95, 1), trained("dense", 1, 0.9, 2, dense=0.91)
+    controls = controls_of([short, fair])
+    text = table1_page.table(rows, controls, config())
+    assert "| SST-2 | tiny | 0 | 90.00 |  | 87.00 | +3.00 |  |  |" in text
+    assert "| SST-2 | tiny | 1 | 90.00 | 90.00 (91.00) | 88.00 | +2.00 | +2.22% | +1.11% |" in text
+    assert "mean of 2 | 90.00 | 90.00 (91.00) | 87.50 | +2.50 ± 6.36 | +2.22% | +1.11% |" in text
+    assert "| lost against the control, same seeds | 2.2% |" in table1_page.means(rows, controls, config())
+    wrong = {**rows[0], "control": 0.95, "control_from": 0.9}
+    for row in (wrong, rows[1], short, fair):
+        append_record(tmp_path / "table1" / RECORDS, row)
+    first, second = table1.joined(tmp_path / "table1", config())
+    assert first == rows[0] and (second["control"], second["control_from"]) == (0.9, 0.91)
+
+
+def test_goals_are_judged_on_rows_that_have_all_seeds() -> None:
+    tasks = {name: {"name": name.upper(), "target": {"tiny": 0.5}} for name in ("one", "two", "three")}
+    rows = [trained("thresher", seed, 0.895, 2, task="one") for seed in (0, 1)]
+    rows += [trained("thresher", seed, 0.88, 2, task="two", relative_flops=0.6) for seed in (0, 1)]
+    rows += [trained("thresher", 0, 0.8, 2, task="three")]
+    controls = controls_of([trained("dense", seed, 0.9, 2, task=row["task"]) for row in rows for seed in (0, 1)])
+    text = table1_page.goals(rows, controls, config(tasks=tasks))
+    assert "**missed**; 2 of 9 are complete, with 1.83x" in text
+    assert "1.8x on every row: **missed** on TWO 1.67x, 1.67x at least (TWO)" in text
+    assert "within 1% of the dense score: **missed** on TWO 2.22%" in text
+    assert "lost against the control on every row: **missed** on TWO 2.22%." in text
+    assert "none of these means: THREE (1 of 2 seeds, losing 11.1% against the control)." in text
+    one = table1_page.goals(rows[:2], {}, config(tasks={"one": tasks["one"]}))
+    assert "1.8x on every row: **met** on all 1" in one and "no control yet: ONE" in one
 
 
 def test_controls_are_trained_where_they_are_asked_for() -> None:
@@ -155,15 +213,16 @@ def test_test_sets_of_one_run_share_it(places: dict[str, Path], monkeypatch: pyt
 
 
 def test_rows_of_another_experiment_stand_in_the_table(tmp_path: Path) -> None:
-    settings = {**config(), "others": {"other": {"name": "Other", "experiment": "else", "target": {"tiny": 0.5}}}}
-    rows = [scored("thresher", 0, 0.88, task="other"), scored("thresher", 0, 0.1, task="other", target=0.4)]
-    for row in [*rows, scored("dense", 0, 0.9, task="other"), scored("lat", 0, 0.2, task="other")]:
-        append_record(tmp_path / "else" / RECORDS, row)
+    settings = {**config(), "others": {"squad_v2": {"name": "Other", "experiment": "squad", "target": {"tiny": 0.5}}}}
+    rows = [scored("thresher", 0, 0.88, task="squad_v2"), scored("thresher", 0, 0.1, task="squad_v2", target=0.4)]
+    for row in [*rows, scored("dense", 0, 0.9, task="squad_v2"), scored("lat", 0, 0.2, task="squad_v2")]:
+        append_record(tmp_path / "squad" / RECORDS, row)
+    (tmp_path / "squad" / "config.toml").write_text(OF_TOKENS, encoding="utf-8")
     (tmp_path / "table1").mkdir()
     (tmp_path / "table1" / "README.md").write_text(MARKS, encoding="utf-8")
     table1.publish([scored("thresher", 0, 0.9)], tmp_path / "table1", settings)
     text = (tmp_path / "table1" / "README.md").read_text(encoding="utf-8")
-    assert text.count("| Other | tiny |") == 1 and "| Other | tiny | 0 | 90.00 | 90.00 | 88.00 |" in text
+    assert text.count("| Other | tiny |") == 1 and "| Other | tiny | 0 | 90.00 | 90.00 (90.00) | 88.00 |" in text
 
 
 def test_a_run_that_the_deadline_stops_is_not_a_row(places: dict[str, Path]) -> None:
@@ -215,6 +274,63 @@ def test_seeds_are_averaged() -> None:
     assert tradeoff.points(rows, "sst2", "thresher") == [pytest.approx((0.5, 0.85))]
 
 
+def test_only_seeds_that_both_methods_have_are_compared() -> None:
+    """Seed 1 of thresher is far better, and the rival has none; seed 2 lacks a target."""
+    lucky = [made("thresher", 0.4, 0.4, 0.96, seed=1), made("thresher", 0.6, 0.6, 0.98, seed=1)]
+    half = [made("thresher", 0.4, 0.4, 0.1, seed=2), made("spatten", 0.4, 0.5, 0.9, seed=2)]
+    rows = [*TRADED, *lucky, *half]
+    assert tradeoff.lead(rows, "sst2", "spatten") == pytest.approx([1.0, 0.5])
+    assert tradeoff.whole_seeds(rows, "sst2", "thresher") == [0, 1]
+    assert tradeoff.points(rows, "sst2", "thresher") == [pytest.approx((0.4, 0.91)), pytest.approx((0.6, 0.93))]
+
+
+def test_a_lead_s_interval_is_of_tasks_seeds_and_costs() -> None:
+    """Certain where nothing differs; wider where tasks do, and the mean of them inside."""
+    assert drawn_interval([[[1.0, 1.0]], [[1.0]]]) == (1.0, 1.0)
+    tasks, seeds, costs = ([[[0.0]], [[2.0]]], [[[0.0], [2.0]]], [[[0.0, 2.0]]])
+    for leads in (tasks, seeds, costs):
+        assert drawn_interval(leads) == (0.0, 2.0), "one draw in four has the same twice"
+    low, high = drawn_interval([[[value]] for value in range(5)])
+    assert 0 < low < 1.2 and 2.8 < high < 4
+    settings = {"tasks": {"sst2": {"name": "SST-2"}}, "compared": {"thresher": [0], "spatten": [0], "dense": [0]}}
+    assert "| 95% interval | +0.50 to +1.00 |" in tradeoff.verdict(TRADED, settings)
+    assert "interval is above zero, **met**; no task" in tradeoff.verdict(TRADED, settings)
+    worse = [{**row, "pruned": row["pruned"] - 0.02 * (row["method"] == "thresher")} for row in TRADED]
+    text = tradeoff.verdict(worse, settings)
+    assert "**missed for spatten**" in text and "**missed on SST-2 (spatten, -1.25)**" in text
+
+
+def test_what_is_lost_has_an_interval_over_rows_and_seeds() -> None:
+    """Of rows: what they give alone where seeds agree; of seeds: where rows say nothing. Values stand in any order."""
+    spec, truth = GLUE_TASKS["sst2"], np.arange(400) % 2
+    right, wrong = Answers(truth, truth), Answers(np.where(np.arange(400) < 40, 1 - truth, truth), truth)
+    assert lost_interval(spec, [(right, right)] * 3) == (0.0, 0.0)
+    low, high = lost_interval(spec, [(wrong, right)] * 3) or (0.0, 0.0)
+    error = 100 * 1.96 * (0.1 * 0.9 / 400) ** 0.5
+    assert (low, high) == pytest.approx((10 - error, 10 + error), abs=0.4), "the binomial formula"
+    low, high = lost_interval(spec, [(wrong, right), (right, right), (right, right)]) or (0.0, 0.0)
+    assert low == 0 and 6 < high < 11, "the seed that loses is drawn never, or twice of three times"
+    assert lost_interval(spec, [(right, Answers(truth, 1 - truth))]) is None, "of other rows"
+    grades = np.linspace(0, 5, 50)
+    assert lost_interval(GLUE_TASKS["stsb"], [(Answers(grades / 2, grades), Answers(grades, grades))]) == (0.0, 0.0)
+
+
+def test_the_table_s_interval_is_of_stored_answers(tmp_path: Path) -> None:
+    """Where every seed and its control have them; else it is of the seeds alone."""
+    rows = [scored(method, seed, score) for seed in (0, 1) for method, score in (("thresher", 0.75), ("dense", 1.0))]
+    (tmp_path / "README.md").write_text(MARKS, encoding="utf-8")
+    truth = np.arange(80) % 2
+    for row in rows:
+        table1.publish(rows, tmp_path, config())
+        assert "+25.00% ± 0.00" in (tmp_path / "README.md").read_text(encoding="utf-8")
+        said = np.where(np.arange(80) < (20 if row["method"] == "thresher" else 0), 1 - truth, truth)
+        line = {name: row[name] for name in table1.KEY} | packed(said, truth, means="classes")
+        append_record(tmp_path / ANSWERS, line)
+        assert len(json.dumps(line)) < 300, "packed"
+    table1.publish(rows, tmp_path, config())
+    assert "| +25.00% (+16.2" in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
 def test_repetitions_take_the_place_of_runs_with_the_same_key() -> None:
     again = [
         {**made("thresher", 0.4, 0.41, 0.80), "variant": "race"},
@@ -226,17 +342,17 @@ def test_repetitions_take_the_place_of_runs_with_the_same_key() -> None:
 
 
 def test_the_tradeoff_page_and_figure(tmp_path: Path) -> None:
-    settings = {"tasks": {"sst2": {"name": "SST-2"}}, "compared": ["thresher", "spatten", "dense"]}
+    settings = {"tasks": {"sst2": {"name": "SST-2"}}, "compared": {"thresher": [0], "spatten": [0], "dense": [0]}}
     page = tmp_path / "README.md"
     marks = ("table", "verdict", "repeated")
     page.write_text("".join(f"<!-- {mark} -->\n<!-- end -->\n" for mark in marks), encoding="utf-8")
     written = tradeoff.publish(TRADED, tmp_path, settings)
     assert all(file.stat().st_size > 0 for file in written)
     text = page.read_text(encoding="utf-8")
-    assert "| SST-2 | +0.50 / +0.75 |" in text and "| SST-2 | 90.00 | dense | 91.00 @ 1.000 |" in text
+    assert "| SST-2 | +0.50 / +0.75 |" in text and "| SST-2 | 90.00 | dense | 1 | 91.00 @ 1.000 |" in text
 
 
-@pytest.mark.parametrize(("name", "rows"), [("table1", (30 + 9) + (15 + 9)), ("tradeoff", 5 * (6 * 3 + 1))])
+@pytest.mark.parametrize(("name", "rows"), [("table1", (30 + 9) + (15 + 9)), ("tradeoff", 5 * (5 * 3 * 3 + 3 + 1))])
 def test_the_committed_settings_give_commands(name: str, rows: int) -> None:
     settings = read_config(ROOT / name)
     experiment = {"table1": table1, "tradeoff": tradeoff}[name]

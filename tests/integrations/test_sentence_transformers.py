@@ -96,6 +96,16 @@ def test_ways_to_embed(method: str, settings: dict[str, Any], embedder: Any, com
     assert all(np.allclose(np.asarray(one), np.asarray(other), atol=1e-5, rtol=0) for one, other in rows)
 
 
+@pytest.mark.parametrize("value", ["token_embeddings", None])
+@pytest.mark.parametrize("texts", [TEXTS, TEXTS[0]])
+def test_states_of_tokens_are_refused(embedder: Any, texts: Any, value: str | None) -> None:
+    """With output_value=None the library hands out all that it has; there are no states of tokens among it."""
+    thresher.accelerate_(embedder)
+    with refused(ModelError, "an accelerated model gives no token_embeddings"):
+        embedder.encode(texts, output_value=value)
+    assert embedder.encode(TEXTS).shape == (len(TEXTS), 32)
+
+
 def test_one_text_and_none(embedder: Any, reranker: Any) -> None:
     wanted = embedder.encode("a film"), reranker.predict(("a film", "fog"))
     thresher.accelerate_(embedder)

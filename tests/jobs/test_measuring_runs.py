@@ -87,9 +87,9 @@ def test_quantize(finished: Path, stock: Stock, tmp_path: Path) -> None:
     block = tiny.manifest(out)["quantization"]
     assert result.to_dict() == {"run": str(finished), "out": str(out), "task": "rows", **block}
     assert result.calibration_rows == 20 and result.rows == 16
-    assert set(result.measured) == {"fp32", "int8", "int8-static"}
+    assert set(result.measured) == {"fp32", "int8", "int8-static", "fp8"}
     assert result.measured["fp32"].agreement == 1.0
-    assert listener.stages == {"calibrating": 20, "measuring": 3 * 16}
+    assert listener.stages == {"calibrating": 20, "measuring": 4 * 16}
     assert (out / SCALES).is_file()
     with pytest.raises(ConfigError, match="rows = 0 is below 1"):
         thresher.quantize(finished, out=tmp_path / "none", train=stock.rows, rows=0)

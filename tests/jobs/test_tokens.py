@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,11 +15,16 @@ from tests.training.test_tokens import model_for, task
 from tests.training.tiny import tiny_tokenizer
 from thresher.engine.arithmetic import int8_works
 from thresher.engine.engine import Engine
-from thresher.errors import ConfigError, DataError, ModelError
+from thresher.errors import CheckpointError, ConfigError, DataError, ModelError
 from thresher.evaluation import lineup
+from thresher.evaluation.explain import unpruned
+from thresher.jobs.bench import BenchRequest, load_rows
 from thresher.models.attach import unprune_
 from thresher.models.checkpoint import read_manifest
+from thresher.models.heads import head_of
+from thresher.models.manifest import dense_threshold
 from thresher.tasks.squad_score import shared_words
+from thresher.tokenizing.tags import chunks
 
 SETTINGS: dict[str, Any] = {"max_steps": 12, "batch_size": 16, "max_length": 32, "lr": 3e-3, "device": "cpu"}
 MEANS = ("span", "tags")
@@ -33,7 +39,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     model.base_model.save_pretrained(folder / "encoder")
     tiny_tokenizer().save_pretrained(folder / "encoder")
     rows = task(request.param, 256)
-    result = thresher.prune(folder / "encoder", out=folder / "run", task=rows, target_flops=0.7, **SETTINGS)
+    settings = {**SETTINGS, "max_steps": 12 if request.param == "span" else 60}  # sooner, nothing has a tag
+    result = thresher.prune(folder / "encoder", out=folder / "run", task=rows, target_flops=0.7, **settings)
     return request.param, folder / "run", result
 
 
@@ -44,12 +51,34 @@ def test_a_run_is_what_was_measured(made: tuple[str, Path, Any]) -> None:
     assert (head["reads"], head["means"]) == ("tokens", means)
     if means == "span":
         assert head["null_threshold"] == quality["pruned"].metrics["null_threshold"]
+        assert read_manifest(run)["dense_null_threshold"] == quality["dense"].metrics["null_threshold"]
+        assert head["null_threshold"] != quality["dense"].metrics["null_threshold"], "or this test shows nothing"
         assert {"f1", "exact", "hasans_f1", "noans_f1"} <= set(quality["dense"].metrics)
         assert read_manifest(run)["prune"]["protect"] == ["first", "first_segment"]
-    again = thresher.evaluate_run(run, task=task(means, 256), device="cpu").splits["test"]
-    assert again["pruned"].metrics == pytest.approx(quality["pruned"].metrics)
-    assert again["dense"].metrics == pytest.approx(quality["dense"].metrics)
-    assert again["pruned"].relative_flops == pytest.approx(quality["pruned"].relative_flops)
+    rows = task(means, 256)
+    for given in (rows, replace(rows, selection=[])):  # as with --test FILE: nothing is chosen on rows that judge
+        again = thresher.evaluate_run(run, task=given, device="cpu").splits["test"]
+        assert again["pruned"].metrics == pytest.approx(quality["pruned"].metrics)
+        assert again["dense"].metrics == pytest.approx(quality["dense"].metrics)
+        assert again["pruned"].relative_flops == pytest.approx(quality["pruned"].relative_flops)
+        if means == "span":
+            assert again["unpruned"].metrics["null_threshold"] == head["null_threshold"], "as it is served"
+
+
+def test_an_older_run_knows_the_dense_threshold_by_its_quality(made: tuple[str, Path, Any], tmp_path: Path) -> None:
+    means, run, result = made
+    if means != "span":
+        pytest.skip("tags are never withheld")
+    own = result.quality["test"]["dense"].metrics["null_threshold"]
+    manifest = read_manifest(run)
+    del manifest["dense_null_threshold"]
+    assert dense_threshold(manifest) == own
+    assert dense_threshold({**manifest, "quality": {"test": {"pruned": 1}}}) is None
+    shutil.copytree(run, tmp_path / "bad")
+    (tmp_path / "bad" / "thresher.json").write_text(json.dumps({**manifest, "dense_null_threshold": "much"}))
+    with pytest.raises(CheckpointError, match="no valid 'dense_null_threshold'"):
+        read_manifest(tmp_path / "bad")
+    assert head_of(unpruned(run / "dense", thresher.load(run))[0]).null_threshold == own, "explain says so, too"
 
 
 def test_the_engine_gives_the_answers_that_were_measured(made: tuple[str, Path, Any]) -> None:
@@ -62,11 +91,18 @@ def test_the_engine_gives_the_answers_that_were_measured(made: tuple[str, Path, 
         total = sum(right)
         assert total / len(rows) == pytest.approx(result.quality["test"]["pruned"].metrics["f1"], abs=0.05)
     else:
+        assert read_manifest(run)["head"]["words"] == "text"
+        texts = [" ".join(row.words) + "!" for row in rows]
+        given = [list(row.words) + ["!"] for row in rows]
+        strings, words = engine.tag(texts), engine.tag(given)
+        assert [found.entities for found in strings] == [found.entities for found in words]
         tags = [found.tags for found in engine.tag([row.words for row in rows])]
         names = engine.labels
         gold = [tuple(names[number] for number in row.label) for row in rows]  # type: ignore[union-attr]
-        both = [(a, b) for one, other in zip(tags, gold, strict=True) for a, b in zip(one or (), other, strict=True)]
-        assert sum(a == b for a, b in both) / len(both) > 0.6
+        pairs = [(set(chunks(one or ())), set(chunks(other))) for one, other in zip(tags, gold, strict=True)]
+        right, found, there = (sum(map(len, sets)) for sets in zip(*((a & b, a, b) for a, b in pairs), strict=True))
+        assert 2 * right / (found + there) == pytest.approx(result.quality["test"]["pruned"].metrics["f1"])
+        assert right > 0, "always O is no tagger"
 
 
 @pytest.mark.parametrize("means", MEANS)
@@ -81,10 +117,19 @@ def test_a_head_of_another_kind_is_not_replaced_in_silence(means: str, tmp_path:
 
 def test_search(made: tuple[str, Path, Any], tmp_path: Path) -> None:
     means, run, _ = made
+    rows, limit = task(means, 64), 0.3
     found = thresher.search(
-        run / "dense", out=tmp_path / "found", task=task(means, 64), max_drop=0.5, max_trials=2, **SETTINGS
+        run / "dense", out=tmp_path / "found", task=rows, max_drop=limit, max_trials=2, precision="fp32", **SETTINGS
     )
     assert found.held_out_drop["test"].rows == 32 and (tmp_path / "found" / "pareto.json").is_file()
+    judged = replace(rows, selection=[], test={"selection": rows.selection})
+    again = thresher.evaluate_run(tmp_path / "found", task=judged, device="cpu").splits["selection"]
+    drop = again["dense"].metrics["f1"] - again["pruned"].metrics["f1"]
+    assert found.within and drop <= found.selection["bound"] <= limit
+    assert drop == pytest.approx(found.selection["drop"], abs=1e-6), "what is saved is what was chosen"
+    assert again["pruned"].relative_flops == pytest.approx(found.selection["relative_flops"]) != 1
+    lost = found.quality["test"]["dense"].metrics["f1"] - found.quality["test"]["pruned"].metrics["f1"]
+    assert found.held_out_drop["test"].drop == pytest.approx(lost, abs=1e-6)
     head = read_manifest(tmp_path / "found")["head"]
     assert ("null_threshold" in head) == (means == "span")
 
@@ -113,6 +158,24 @@ def test_calibrate(made: tuple[str, Path, Any], tmp_path: Path) -> None:
     assert found.expected.agreement.kind == f"same {word}, Wilson interval"
     again = thresher.evaluate_run(tmp_path / "free", task=task(means, 64), device="cpu").splits["test"]["pruned"]
     assert again.relative_flops is not None and again.relative_flops < 1.001
+    if means == "span":
+        fitted = read_manifest(tmp_path / "free")
+        assert again.metrics["null_threshold"] == fitted["head"]["null_threshold"] != 0, "what is measured is served"
+        assert fitted["training_free"]["texts"]["source"].endswith("labels unread, but for the null threshold")
+
+
+def test_calibration_on_texts_keeps_the_dense_threshold(made: tuple[str, Path, Any], tmp_path: Path) -> None:
+    means, run, _ = made
+    if means != "span":
+        pytest.skip("tags are never withheld")
+    file, rows = tmp_path / "texts.txt", task(means, 128)
+    file.write_text("".join(f"{row.text}\t{row.pair}\n" for row in rows.train))
+    thresher.calibrate(run / "dense", out=tmp_path / "free", texts=file, agreement="90%")
+    own = read_manifest(run)["dense_null_threshold"]
+    assert read_manifest(tmp_path / "free")["head"]["null_threshold"] == own
+    assert dense_threshold(read_manifest(tmp_path / "free")) == own
+    unpruned_alone = thresher.evaluate_run(tmp_path / "free", task=replace(rows, selection=[]), device="cpu")
+    assert unpruned_alone.splits["test"]["dense"].metrics["null_threshold"] == own
 
 
 def test_bench(made: tuple[str, Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +197,8 @@ def test_bench(made: tuple[str, Path, Any], monkeypatch: pytest.MonkeyPatch) -> 
     assert yardstick["agreement"] == rows["hugging face, sorted", "fp32"]["agreement"] == 1.0
     assert rows["thresher dense", "fp32"]["agreement"] == 1.0, "the same windows, the same places"
     assert pruned["quality"] == pytest.approx(result.quality["test"]["pruned"].metrics["f1"], abs=0.02)
+    for name in ("hugging face", "thresher dense"):
+        assert rows[name, "fp32"]["quality"] == pytest.approx(result.quality["test"]["dense"].metrics["f1"], abs=1e-6)
     assert pruned["relative_flops"] == pytest.approx(result.quality["test"]["pruned"].relative_flops, abs=1e-6)
     if find_spec("onnxruntime") is not None:
         exported = rows["thresher export pruned, onnxruntime", "fp32"]
@@ -144,6 +209,17 @@ def test_bench(made: tuple[str, Path, Any], monkeypatch: pytest.MonkeyPatch) -> 
         thresher.bench(run, task=task(means, 64), engines="openvino")
     short = thresher.bench(run, task=task(means, 64), rows=5, rounds=1, engines="thresher", memory=False)
     assert short.about["texts"] >= 5
+
+
+def test_a_bench_of_a_few_rows_takes_them_from_everywhere(made: tuple[str, Path, Any], tmp_path: Path) -> None:
+    """The questions of one paragraph stand together in a file."""
+    means, run, _ = made
+    test = [replace(row, text=f"{number:03} {row.text}") for number, row in enumerate(task(means).test["test"] * 8)]
+    request = BenchRequest(run=run, task=replace(task(means), test={"test": test}))
+    _, rows = load_rows(request, read_manifest(run))
+    assert sorted(row.text for row in rows) == [row.text for row in test], "all of them, once"
+    quarters = {int(row.text[:3]) // 64 for row in rows[:16]}
+    assert quarters == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])

@@ -15,7 +15,7 @@ from thresher.models.gating import Trace
 from thresher.models.heads import auto_class, outputs_in
 
 BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert", "mpnet")
-NEWER = ("nomic_bert", "gte", "modernbert", "deberta-v2")
+NEWER = ("nomic_bert", "gte", "modernbert", "deberta-v2", "roberta-prelayernorm")
 FAMILIES = (*BERT_LIKE, *NEWER)
 WITHOUT_SPANS = ("nomic_bert", "gte")  # families whose stock code has no model for question answering
 LAYERS, WIDTH, FFN_WIDTH, HEADS, VOCABULARY, POSITIONS, LABELS = 4, 32, 48, 4, 60, 64, 3
@@ -79,6 +79,14 @@ def randomize_(model: nn.Module, seed: int) -> None:
         else:
             sharp = 3.0 if "query_proj" in name else 1.2  # DeBERTa divides logits by more
             parameter.copy_(noise * sharp / math.sqrt(parameter.shape[1]))
+
+
+def wide_windows(name: str, score_queries: int) -> dict[str, Any]:
+    """Changes of a configuration with which every token of a whole text is seen by a query that counts."""
+    changes: dict[str, Any] = {"max_position_embeddings": 1024}
+    if name == "modernbert" and score_queries != 1:
+        changes |= {"local_attention": 128} if score_queries else {"layer_types": ["full_attention"] * LAYERS}
+    return changes
 
 
 def ragged(model: nn.Module, lengths: Sequence[int] = LENGTHS, *, extra: int = 0, seed: int = 0) -> Inputs:

@@ -17,16 +17,18 @@ def stock_masked(model: Any, input_ids: Tensor, kept: list[list[int]]) -> Tensor
     hidden = base.embeddings(input_ids=input_ids[None])
     if kind == "deberta-v2":
         return _deberta(base.encoder, hidden, kept)
-    for index, layer in enumerate(base.layers):
+    for index, layer in enumerate(base.encoder.layer if kind == "roberta-prelayernorm" else base.layers):
         if kind == "modernbert":
             hidden = layer(hidden, **_modernbert(base, layer, hidden, alive))
         else:
             mask = torch.zeros(1, 1, 1, tokens, dtype=hidden.dtype).masked_fill(~alive, float("-inf"))
-            places = base.rotary_emb(hidden, torch.arange(tokens)[None])
-            hidden = layer(hidden, attention_mask=mask, position_embeddings=places)
+            turned = hasattr(base, "rotary_emb")
+            places = {"position_embeddings": base.rotary_emb(hidden, torch.arange(tokens)[None])} if turned else {}
+            hidden = layer(hidden, attention_mask=mask, **places)
         alive = torch.zeros(tokens, dtype=torch.bool)
         alive[kept[index]] = True
-    return base.final_norm(hidden)[0] if kind == "modernbert" else hidden[0]
+    final_norm = {"modernbert": "final_norm", "roberta-prelayernorm": "LayerNorm"}.get(kind)
+    return hidden[0] if final_norm is None else getattr(base, final_norm)(hidden)[0]
 
 
 def _modernbert(base: Any, layer: Any, hidden: Tensor, alive: Tensor) -> dict[str, Any]:

@@ -13,15 +13,17 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelF
 
 import thresher
 from tests.models.families import (
+    BERT_LIKE,
     FAMILIES,
     LAYERS,
-    NEWER,
     SOME,
+    exact_attention,
     logits_of,
     prune_with_,
     pruned_model,
     ragged,
     run,
+    stock_precision,
     tiny_config,
     tiny_model,
     trace_of,
@@ -58,12 +60,38 @@ def test_a_family_says_what_its_layers_have(name: str) -> None:
 def test_unsupported_family() -> None:
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "pad_token_id": 0}
     model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model("gpt2", vocab_size=20, **sizes))
-    with raises(f"model family 'gpt2' is not supported; supported: {SUPPORTED}"):
+    with raises(
+        f"model family 'gpt2' is not supported; supported: {SUPPORTED}; nothing here is like it: fine-tune one"
+    ):
         thresher.prune_(model)
     nearest = "; its nearest is deberta-v2, which is also that of DeBERTa-v3"
     with raises(f"model family 'deberta' is not supported; supported: {SUPPORTED}{nearest}"):
         family_named("deberta")
     assert not any("thresher" in key for key in model.state_dict())
+
+
+@pytest.mark.parametrize("name", ["nomic_bert", "gte", "modernbert"])
+def test_scaled_rotary_positions(name: str) -> None:
+    model = tiny_model(name)
+    scaled = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
+    model.config.rope_parameters = (
+        dict.fromkeys(set(model.config.layer_types), scaled) if name == "modernbert" else scaled
+    )
+    with raises(
+        f"this {name} model is not supported: rotary positions of type 'linear' are not supported, only 'default'; "
+        "modernbert, nomic_bert and gte as they are published"
+    ):
+        thresher.prune_(model)
+
+
+@pytest.mark.parametrize(("buckets", "most"), [(1, 16), (32, 16), (31, 16), (30, 16)])
+def test_buckets_that_fall_with_the_distance(buckets: int, most: int) -> None:
+    with raises(
+        f"this deberta-v2 model is not supported: position_buckets = {buckets} with distances of up to {most}: buckets "
+        f"must be 2 at least, and half of them fewer than {most - 1}"
+    ):
+        thresher.prune_(tiny_model("deberta-v2", position_buckets=buckets, max_relative_positions=most))
+    thresher.prune_(tiny_model("deberta-v2", position_buckets=29, max_relative_positions=16))
 
 
 @pytest.mark.parametrize("loader", [AutoModel, AutoModelForMaskedLM])
@@ -141,7 +169,7 @@ def test_left_padding_and_empty_sequences(name: str, mask: list[int]) -> None:
     assert logits_of(model, inputs).shape == (2, 3), "the stock model takes them"
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NEWER])  # which have no encoder apart
+@pytest.mark.parametrize("name", [*BERT_LIKE, "roberta-prelayernorm"])  # others have no encoder apart
 def test_encoder_called_by_itself(name: str) -> None:
     model = pruned_model(name)
     base = model.base_model
@@ -169,7 +197,7 @@ def test_wrong_modes() -> None:
     gates = gates_of(pruned_model("bert"))
     with pytest.raises(ConfigError, match="^mode = 'on' is not one of: off, soft, hard$"):
         gates.set_mode("on")
-    with pytest.raises(ConfigError, match="^soft_mask = 'hard' is not one of: cumulative, plain$"):
+    with pytest.raises(ConfigError, match="^soft_mask = 'hard' is not one of: cumulative, plain, straight$"):
         gates.set_mode("soft", soft_mask="hard")
     assert (gates.mode, gates.soft_mask) == ("hard", "cumulative")
 
@@ -198,6 +226,31 @@ def test_arguments_by_name_by_position_or_left_out(name: str) -> None:
         model(inputs_embeds=model.get_input_embeddings()(whole["input_ids"]))
     assert trace_of(model).lengths().tolist() == [9, 9]
     assert (trace_of(model).kept()[:, -1] < 9).all()
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "distilbert"])  # which takes none
+def test_positions_that_are_given(name: str) -> None:
+    """Nothing is dropped: the stock model's answers; and then the same with and without dropped tokens' slots."""
+    plain, model = (tiny_model(name, attention=exact_attention(name)) for _ in range(2))
+    prune_with_(model, (-math.inf,) * LAYERS)
+    inputs = ragged(model, (16, 11))
+    own = torch.arange(16).expand(2, -1) + (2 if name in ("roberta", "xlm-roberta", "camembert") else 0)
+    places = torch.stack([own[0] * 2, own[1].flip(0)])
+    wanted, found = (logits_of(side, {**inputs, "position_ids": places}) for side in (plain, model))
+    torch.testing.assert_close(found, wanted, atol=max(1e-9, stock_precision(name)), rtol=0)
+    if name != "deberta-v2":  # which goes by distances between places in the text
+        assert (wanted - logits_of(plain, inputs)).abs().max() > 1e-2
+    with torch.no_grad():
+        base, arguments = model.base_model, [inputs["input_ids"], inputs["attention_mask"]]
+        by_name = base(*arguments, position_ids=places[:1])[0]
+        between = () if name in ("modernbert", "mpnet") else (None,)  # token types
+        assert torch.equal(base(*arguments, *between, places[:1])[0], by_name), "by their place in the call, too"
+
+    gates_of(model).set_thresholds(SOME)
+    whole = logits_of(model, {**inputs, "position_ids": places})
+    with gates_of(model).shortening():
+        torch.testing.assert_close(logits_of(model, {**inputs, "position_ids": places}), whole, atol=1e-9, rtol=0)
+    assert trace_of(model).outputs[-1].live.shape[1] < 16, "slots are fewer than tokens"
 
 
 def test_segments_reach_the_pruned_model() -> None:

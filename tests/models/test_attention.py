@@ -1,12 +1,13 @@
 """Attention whose scores are computed apart from it gives what attention with its own scores gives."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.models.families import FAMILIES, pruned_model, ragged, run
+from tests.models.families import FAMILIES, HEADS, LAYERS, prune_with_, pruned_model, ragged, run, tiny_model
 from thresher.models import attention
 from thresher.models.attach import gates_of
 
@@ -25,13 +26,16 @@ def results(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Any, dict[st
     return logits.detach(), trace, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.parametrize("score_queries", [1, 3])
 @pytest.mark.parametrize("score", ["attention", "value"])
 @pytest.mark.parametrize("shorter", [False, True])
 @pytest.mark.parametrize(
     "name", [name for name in FAMILIES if name not in ("mpnet", "deberta-v2")]
 )  # these add to logits
-def test_scores_apart_give_the_same(name: str, shorter: bool, score: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = pruned_model(name, score=score)
+def test_scores_apart_give_the_same(
+    name: str, shorter: bool, score: str, score_queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = pruned_model(name, score=score, score_queries=score_queries)
     inputs = ragged(model)
     with gates_of(model).shortening(shorter):
         wanted, whole, theirs = results(model, inputs)
@@ -64,3 +68,22 @@ def test_half_precision_decides_as_with_scores_of_its_own(name: str, monkeypatch
     wanted, reference = run(model, inputs)
     assert torch.equal(trace.scores[0], reference.scores[0])
     torch.testing.assert_close(found, wanted, atol=0.05, rtol=0.05)
+
+
+def test_what_a_backward_pass_needs_of_each_layer() -> None:
+    """docs/families.md says by this how long texts may be: of DeBERTa's attention, three float32 tensors of heads x
+    tokens x tokens: before dropout, after it, and what it multiplied with."""
+    tokens, kept = 48, dict[int, Tensor]()
+    model = tiny_model("deberta-v2", dropout=0.1).float().train()
+    prune_with_(model, (-math.inf,) * LAYERS)
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.numel() == HEADS * tokens**2 and tensor.untyped_storage().nbytes() >= tensor.numel():
+            kept[tensor.data_ptr()] = tensor  # held, so that no other one gets its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(**ragged(model, (tokens,))).logits.sum().backward()
+    # An index is one for all heads, in int64.
+    sizes = [tensor.element_size() for tensor in kept.values() if tensor.is_floating_point()]
+    assert sizes == [4] * 3 * LAYERS

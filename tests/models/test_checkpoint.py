@@ -29,7 +29,7 @@ from thresher.models.rules import TopCount, TopShare
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_round_trip(name: str, tmp_path: Path, tokenizer: Any) -> None:
-    settings = {"scale": "paper", "protect": ("first", "separators"), "separator_id": SEPARATOR}
+    settings = {"scale": "paper", "protect": ("first", "separators"), "separator_id": SEPARATOR, "score_queries": 2}
     thresholds = (-math.inf, 0.09, 1 / 7, math.inf)
     model = pruned_model(name, thresholds, **settings).float()
     inputs = ragged(model)
@@ -83,6 +83,7 @@ def test_manifest_is_strict_json(saved: Path) -> None:
         "prune": {
             "score": "attention",
             "scale": "relative",
+            "score_queries": 1,
             "protect": ["first"],
             "ramp": "late",
             "final_threshold": 1.0,

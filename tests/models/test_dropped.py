@@ -26,6 +26,7 @@ from tests.models.families import (
     stock_precision,
     tiny_model,
     trace_of,
+    wide_windows,
 )
 from tests.models.twin import Dropped, physically_dropped
 from thresher.models.attach import gates_of
@@ -71,6 +72,23 @@ def test_masked_equals_dropped_by_value(name: str) -> None:
     model = pruned_model(name, thresholds, score="value")
     twins = agrees(model, ragged(model), thresholds, by="value")
     assert any(len(twin.kept[-1]) < len(twin.scores[0]) for twin in twins)
+
+
+@pytest.mark.parametrize("score", ["attention", "value"])
+@pytest.mark.parametrize("score_queries", [4, 8, 0])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_masked_equals_dropped_where_some_queries_stand_for_all(name: str, score_queries: int, score: str) -> None:
+    """By original positions: texts beside it, padding and what is dropped change nothing."""
+    judged: dict[str, Any] = {"score": score, "score_queries": score_queries}
+    model = pruned_model(name, SOME, changes=wide_windows(name, score_queries), **judged)
+    inputs = ragged(model, (11, 1, 7, 67, 16, 33))
+    twins = agrees(model, inputs, SOME, by=score, one_in=score_queries)
+    with torch.no_grad(), gates_of(model).shortening():
+        whole, shorter = model(**inputs).logits, trace_of(model)
+    assert [twin.kept[-1] for twin in twins] == [row.nonzero().flatten().tolist() for row in shorter.alive[-1]]
+    gates_of(model).shortens = False
+    torch.testing.assert_close(model(**inputs).logits, whole, atol=1e-10, rtol=0)
+    assert 6 < sum(len(twin.kept[-1]) for twin in twins) < 90
 
 
 @pytest.mark.parametrize("name", FAMILIES)

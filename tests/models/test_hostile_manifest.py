@@ -10,8 +10,9 @@ from tests.models.saved import edit, refused
 from thresher import records
 from thresher.config import PruneConfig
 from thresher.errors import CheckpointError, ConfigError
+from thresher.models.attach import gates_of
 from thresher.models.checkpoint import MANIFEST, load, read_manifest
-from thresher.models.manifest import LATER_SETTINGS
+from thresher.models.manifest import UNSAID
 
 SETTINGS = PruneConfig().to_dict()
 TASK = {"name": "reviews", "labels": ["no", "yes"], "columns": {"text": "text", "pair": None, "label": "label"}}
@@ -19,13 +20,15 @@ TASK = {"name": "reviews", "labels": ["no", "yes"], "columns": {"text": "text", 
 
 def test_what_was_written_before_scores_had_a_choice_loads(saved: Path) -> None:
     """Format 1 and 2 alike: these are the settings that their first versions wrote."""
-    old = {name: SETTINGS[name] for name in SETTINGS if name not in LATER_SETTINGS}
+    old = {name: SETTINGS[name] for name in SETTINGS if name not in UNSAID}
     assert set(old) == {"scale", "protect", "ramp", "final_threshold", "collapse_last", "separator_id"}
     edit(saved, prune=old)
-    assert load(saved).manifest["prune"] == old
+    found = load(saved)
+    assert found.manifest["prune"] == old
+    assert {name: getattr(gates_of(found.model).config, name) for name in UNSAID} == UNSAID
 
 
-@pytest.mark.parametrize("name", sorted(set(SETTINGS) - LATER_SETTINGS))
+@pytest.mark.parametrize("name", sorted(set(SETTINGS) - set(UNSAID)))
 def test_a_setting_that_every_run_has_may_not_be_missing(saved: Path, name: str) -> None:
     edit(saved, prune={key: value for key, value in SETTINGS.items() if key != name})
     with refused(CheckpointError, MANIFEST, f"lacks the settings {name} in 'prune'"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
+from tests.models.families import WITHOUT_SPANS
 from tests.models.saved import refused
 from tests.models.sentences import TEXTS, cross_encoder_folder, embedder_folder, write
 from thresher.errors import ModelError
@@ -53,3 +54,11 @@ def test_heads_that_are_more_than_pooling_stay_refused(architecture: str, tmp_pa
     write(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
     with refused(ModelError, f"is a cross-encoder made of {architecture}"):
         load_dense(folder, **NEW_HEAD)
+
+
+@pytest.mark.parametrize("family", WITHOUT_SPANS)
+def test_a_head_that_the_library_does_not_have(family: str, tmp_path: Path) -> None:
+    folder = embedder_folder(tmp_path, family)
+    with refused(ModelError, f"has no QuestionAnswering for '{family}'", "take a model of a family that has one"):
+        load_dense(folder, means="span", num_labels=2)
+    assert load_dense(folder, means="tags", **NEW_HEAD)[0].classifier.out_features == 3

@@ -127,13 +127,13 @@ def test_layers_left_out_drop_nothing_and_only_for_a_while() -> None:
     with gates.leaving_out(torch.tensor([True, False])):
         gates.begin(torch.ones(1, 3), None)
         decided(gates, towards(1, 2, 3))
-        assert torch.equal(gates.handed_on(given, made), given)
+        assert torch.equal(gates.passed_on(given, made), given)
         decided(gates, towards(1, 2, 3))
-        assert torch.equal(gates.handed_on(given, made), made)
+        assert torch.equal(gates.passed_on(given, made), made)
     assert gates.trace is not None and gates.trace.kept().tolist() == [[3, 1]]
     gates.begin(torch.ones(1, 3), None)
     decided(gates, towards(1, 2, 3))
-    assert torch.equal(gates.handed_on(given, made), made)
+    assert torch.equal(gates.passed_on(given, made), made)
 
 
 def test_other_counts_for_a_while() -> None:

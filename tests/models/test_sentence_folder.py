@@ -191,7 +191,8 @@ def test_a_cross_encoder_of_any_version(entries: Any, activation: str, newest: b
         CrossEncoder(str(folder), device="cpu").save(str(tmp_path / "new"), create_model_card=False)
         folder = tmp_path / "new"
     stored = stored_in(folder)
-    assert stored == Stored(Head(means="score"), activation=activation) and not is_embedder(folder)
+    assert stored == Stored(Head(means="score", activation=activation), activation=activation)
+    assert not is_embedder(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     keep_stored_(model, stored)
     assert head_of(model).means == "score"

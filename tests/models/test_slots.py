@@ -1,6 +1,8 @@
 """Layers that compute live tokens only give what masked layers give: results, decisions and gradients."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.models.families import FAMILIES, LENGTHS, pruned_model, ragged, run
+from tests.models.families import FAMILIES, LENGTHS, SOME, WITHOUT_SPANS, prune_with_, pruned_model, ragged, run
+from tests.models.sentences import config_of, embedder_folder
 from thresher.models.attach import gates_of, pruned_layer
+from thresher.models.embedder import load_embedder
 from thresher.models.rules import Rule, TopCount, TopShare
 from thresher.models.slots import Slots, taken
 
@@ -55,17 +59,68 @@ def test_shortened_layers_give_the_same(name: str, score: str, monkeypatch: pyte
 def test_gradients_are_the_same(name: str) -> None:
     model = pruned_model(name)
     inputs = ragged(model, LONG)
+    agree_in_gradients(model, lambda: model(**inputs).logits.square().sum())
+
+
+def agree_in_gradients(model: Any, loss: Callable[[], Tensor]) -> None:
+    """Shortened layers teach every parameter what masked ones do."""
     gradients: list[dict[str, Tensor]] = []
     for shorter in (False, True):
         model.zero_grad()
         gates_of(model).shortens = shorter
-        model(**inputs).logits.square().sum().backward()
+        loss().backward()
         gradients.append({key: value.grad.clone() for key, value in model.named_parameters() if value.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()
     for key, value in gradients[0].items():
         torch.testing.assert_close(
             gradients[1][key], value, atol=1e-9, rtol=1e-8, msg=lambda text, k=key: f"{k}: {text}"
         )
+
+
+def reading_all(name: str, means: str, thresholds: tuple[float, ...]) -> Any:
+    """A tiny model whose head reads dropped tokens, too."""
+    return pruned_model(name, thresholds, changes={"means": means})
+
+
+@pytest.mark.parametrize("thresholds", [SOME, (0.0, 0.9, math.inf, math.inf), (math.inf,) * 4])
+@pytest.mark.parametrize("means", ["tags", "span"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_heads_that_read_dropped_tokens_find_their_states_in_their_places(
+    name: str, means: str, thresholds: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if means == "span" and name in WITHOUT_SPANS:
+        return
+    model = reading_all(name, means, thresholds)
+    inputs = ragged(model, LONG)
+    real = inputs["attention_mask"].bool()
+    seen = widths(model, monkeypatch)
+    wanted, masked = run(model, inputs)
+    with gates_of(model).shortening():
+        found, trace = run(model, inputs)
+    assert seen[:5] == [37] * 5 and seen[-1] < 37, "later layers have shorter tensors"
+    assert found.shape == wanted.shape and not trace.behind.states
+    close(found[real], wanted[real])
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(trace.alive, masked.alive, strict=True))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_gradients_of_such_heads_are_the_same(name: str) -> None:
+    model = reading_all(name, "tags", SOME)
+    inputs = ragged(model, LONG)
+    real = inputs["attention_mask"].bool()
+    agree_in_gradients(model, lambda: model(**inputs).logits[real].square().sum())
+
+
+def test_a_mean_over_all_tokens_is_the_same(tmp_path: Path) -> None:
+    folder = embedder_folder(tmp_path, "bert", pooling={"pooling_mode_mean_tokens": True})
+    model = load_embedder(folder, config_of(folder)).double().eval()
+    prune_with_(model, SOME)
+    inputs = ragged(model, LONG)
+    wanted, _ = run(model, inputs)
+    with gates_of(model).shortening():
+        found, trace = run(model, inputs)
+    assert trace.slots is not None and trace.slots.places.shape[1] < 37
+    close(found, wanted)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +198,9 @@ def test_slots_hold_what_was_kept_in_order(lengths: list[int], seed: int, told: 
         alive = alive & (torch.rand(alive.shape, generator=generator) < share)
         alive[:, 0] = True
         most = int(alive.sum(1).max()) if told else None
-        slots, index = slots.narrowed(alive, most=most)
-        if index is not None:
-            states = taken(states, index)
+        slots, order = slots.narrowed(alive, most=most)
+        if order is not None:
+            states = taken(states, order[:, : slots.places.shape[1]])
         for row in range(len(lengths)):
             assert slots.places[row][slots.live[row]].tolist() == alive[row].nonzero().flatten().tolist()
         torch.testing.assert_close(slots.spread(states[:, :, 0], alive.shape[1]), values * alive, atol=0, rtol=0)

@@ -100,9 +100,10 @@ def test_cumulative_leaves_the_output_alone_and_fades_the_keys(name: str) -> Non
         assert (product[:, 0] == 1).all() and (product[~live] == 0).all()
 
 
-def test_cold_cumulative_gates_are_the_hard_model(name: str) -> None:
+@pytest.mark.parametrize(("score", "score_queries"), [("attention", 1), ("attention", 3), ("value", 2)])
+def test_cold_cumulative_gates_are_the_hard_model(name: str, score: str, score_queries: int) -> None:
     """Training approaches what inference computes: at temperature zero, same logits and same decisions."""
-    model = pruned_model(name)
+    model = pruned_model(name, score=score, score_queries=score_queries)
     inputs = ragged(model)
     hard, trace = run(model, inputs)
     gates_of(model).set_mode("soft", soft_mask="cumulative")

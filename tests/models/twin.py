@@ -35,12 +35,14 @@ def physically_dropped(
     protected: Sequence[int] = (0,),
     scale: str = "relative",
     by: str = "attention",
+    one_in: int = 1,
     given: list[list[int]] | None = None,
     renumber: bool = False,
 ) -> Dropped:
     """Run one sequence (tokens,) through the encoder and remove tokens layer by layer.
 
-    `given` replaces the decisions (which tokens each layer keeps), `renumber` gives survivors new positions, which
+    `one_in`: only tokens at such places are asked what they read, or at 0 the first alone. `given` replaces the
+    decisions (which tokens each layer keeps), `renumber` gives survivors new positions, which
     is wrong for a model with a relative position bias.
     """
     hidden, bias = _entry(model, input_ids)
@@ -67,9 +69,10 @@ def physically_dropped(
             far = (where[:, None] - where[None, :]).abs() > parts.spec.window
             logits = logits.masked_fill(far, -math.inf)
         probabilities = torch.softmax(logits, dim=-1)
-        received = probabilities.mean(dim=0).sum(dim=0)
+        asked = [i for i in range(tokens) if (positions[i] % one_in if one_in else positions[i]) == 0]
+        received = tokens * probabilities.mean(dim=0)[asked].mean(dim=0)
         if by == "value":  # each head's share by what it carries, and then 1 on average
-            received = (probabilities.sum(dim=1) * value.square().sum(dim=-1).sqrt()).sum(dim=0)
+            received = (probabilities[:, asked].sum(dim=1) * value.square().sum(dim=-1).sqrt()).sum(dim=0)
             received = received / received.mean()
         score = received if scale == "relative" else received / tokens
 
@@ -87,7 +90,8 @@ def physically_dropped(
         positions = [positions[i] for i in stays]
         kept.append(positions)
     left[positions] = hidden
-    final_norm = getattr(model.base_model, "final_norm", torch.nn.Identity())
+    named = "LayerNorm" if model.config.model_type == "roberta-prelayernorm" else "final_norm"
+    final_norm = getattr(model.base_model, named, torch.nn.Identity())
     return Dropped(final_norm(hidden), kept, scores, final_norm(left))
 
 
@@ -110,23 +114,28 @@ def _finished(parts: LayerParts, context: Tensor, hidden: Tensor) -> Tensor:
 
 def _disentangled(model: Any, layer: int, query: Tensor, key: Tensor, where: Tensor) -> Tensor:
     """DeBERTa's logits (heads, tokens, tokens): content to content, content to position and position to content, over
-    the root of three times the head's width."""
+    the root of so many times the head's width."""
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
     config, base = model.config, model.base_model
     own, heads = base.encoder.layer[layer].attention.self, query.shape[0]
     embeddings = base.encoder.LayerNorm(base.encoder.rel_embeddings.weight)
-    shared = config.share_att_key
-    pos_key = (own.key_proj if shared else own.pos_key_proj)(embeddings).view(len(embeddings), heads, -1)
-    pos_query = (own.query_proj if shared else own.pos_query_proj)(embeddings).view(len(embeddings), heads, -1)
-    span, distance = config.position_buckets, where[:, None] - where[None, :]
-    bucket = make_log_bucket_position(distance, span, config.max_relative_positions).long()
+    shared, kinds = config.share_att_key, config.pos_att_type
+    span, bucket = config.position_buckets, where[:, None] - where[None, :]
+    if span > 0:
+        bucket = make_log_bucket_position(bucket, span, config.max_relative_positions).long()
+    else:
+        span = config.max_relative_positions
     to_key = (bucket + span).clamp(0, 2 * span - 1)  # by query minus key
     to_query = (-bucket + span).clamp(0, 2 * span - 1)  # row: the key, column: the query; as the stock code has it
     logits = torch.einsum("hqd,hkd->hqk", query, key)
-    logits = logits + torch.einsum("hqd,qkhd->hqk", query, pos_key[to_key])
-    logits = logits + torch.einsum("hkd,kqhd->hqk", key, pos_query[to_query])
-    return logits / float(torch.tensor(3.0 * query.shape[-1]).sqrt())
+    if "c2p" in kinds:
+        pos_key = (own.key_proj if shared else own.pos_key_proj)(embeddings).view(len(embeddings), heads, -1)
+        logits = logits + torch.einsum("hqd,qkhd->hqk", query, pos_key[to_key])
+    if "p2c" in kinds:
+        pos_query = (own.query_proj if shared else own.pos_query_proj)(embeddings).view(len(embeddings), heads, -1)
+        logits = logits + torch.einsum("hkd,kqhd->hqk", key, pos_query[to_query])
+    return logits / float(torch.tensor((1.0 + len(kinds)) * query.shape[-1]).sqrt())
 
 
 def _convolved(model: Any, hidden: Tensor) -> Tensor | None:
@@ -134,10 +143,14 @@ def _convolved(model: Any, hidden: Tensor) -> Tensor | None:
     module = getattr(getattr(model.base_model, "encoder", None), "conv", None)
     if module is None:
         return None
-    size, tokens = module.conv.kernel_size[0], len(hidden)
+    size, tokens, groups = module.conv.kernel_size[0], len(hidden), module.conv.groups
     padded = torch.nn.functional.pad(hidden, (0, 0, size // 2, size // 2))
     windows = torch.stack([padded[start : start + tokens] for start in range(size)], dim=-1)  # (tokens, width, size)
-    return torch.tanh(torch.einsum("tis,ois->to", windows, module.conv.weight) + module.conv.bias)
+    found = [
+        torch.einsum("tis,ois->to", given, weight)
+        for given, weight in zip(windows.chunk(groups, dim=1), module.conv.weight.chunk(groups), strict=True)
+    ]
+    return torch.tanh(torch.cat(found, dim=-1) + module.conv.bias)
 
 
 def _turned(states: Tensor, where: Tensor, base: float) -> Tensor:

@@ -17,8 +17,9 @@ import uvicorn
 
 from tests.cli import kinds, tiny
 from thresher.serving.house import House
-from thresher.serving.http.app import Options, make_app
-from thresher.serving.http.server import bound_socket, protocol
+from thresher.serving.http.app import App, Options
+from thresher.serving.http.protocol import protocol
+from thresher.serving.http.server import bound_socket
 from thresher.serving.queue import Limits
 from thresher.serving.run import Setting
 
@@ -55,6 +56,7 @@ class Client:
     url: str
     house: House
     app: Any
+    server: uvicorn.Server
 
     @property
     def port(self) -> int:
@@ -77,12 +79,12 @@ class Client:
 
 
 @contextmanager
-def served(house: House, options: Options | None = None, *, head_s: float = 60.0) -> Iterator[Client]:
+def served(house: House, options: Options | None = None, *, wire_s: float = 60.0) -> Iterator[Client]:
     """A server in a thread, for the length of a `with`."""
-    app = make_app(house, options or Options(drain_s=5.0))
+    app = App(house, options or Options(drain_s=5.0))
     listening = bound_socket("127.0.0.1", 0)
     server = uvicorn.Server(
-        uvicorn.Config(app, http=protocol(head_s), lifespan="on", log_config=None, access_log=False)
+        uvicorn.Config(app, http=protocol(wire_s), lifespan="on", log_config=None, access_log=False)
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -91,7 +93,7 @@ def served(house: House, options: Options | None = None, *, head_s: float = 60.0
         time.sleep(0.01)
     assert server.started
     try:
-        yield Client(f"http://127.0.0.1:{listening.getsockname()[1]}", house, app)
+        yield Client(f"http://127.0.0.1:{listening.getsockname()[1]}", house, app, server)
     finally:
         server.should_exit = True
         thread.join(30)

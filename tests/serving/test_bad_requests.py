@@ -45,6 +45,8 @@ CASES: list[tuple[str, Any, int, str]] = [
     (RERANK, {"query": "", "texts": ["warm"]}, 422, "the text is empty"),
     (RERANK, {"texts": ["warm"]}, 422, "missing required field `query`"),
     (RERANK, {"query": "river " * 100, "texts": ["warm"]}, 422, ""),
+    (RERANK, {**QUERY, "truncation_direction": "left"}, 422, "truncation_direction"),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": 3}, 422, "Expected"),
     (EMBED, {"inputs": [1, "a"]}, 422, "mixes texts and token ids"),
     (EMBED, {"inputs": [99_999_999]}, 422, "outside the model's vocabulary"),
     (EMBED, {"inputs": [[]]}, 422, "no tokens"),

@@ -6,7 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from tests.serving import clients
 from tests.serving.conftest import Alone
+from tests.serving.test_routes import share
 
 TEXTS = ["a cold river", "a warm film", "the long river"]
 DOCUMENTS = ["the long river", "a cold film", "warm"]
@@ -36,13 +38,13 @@ def test_cohere_reranks_in_both_versions(alone: Alone) -> None:
     import cohere
 
     server = alone("reranker")
-    expected = server.house.runs["reranker"].engine.rank("a warm river", DOCUMENTS)
+    expected = server.house.runs["reranker"].engine.rank("a warm river", DOCUMENTS, raw=True)
     with cohere.ClientV2("none", base_url=server.url) as newer, cohere.Client("none", base_url=server.url) as older:
         for client in (newer, older):
             found = client.rerank(model="rerank-v3.5", query="a warm river", documents=DOCUMENTS, top_n=2)
             assert [row.index for row in found.results] == [row.index for row in expected[:2]]
             scores = [row.relevance_score for row in found.results]
-            assert scores == pytest.approx([row.score for row in expected[:2]], abs=1e-5)
+            assert scores == pytest.approx([share(row.score) for row in expected[:2]], abs=1e-5)
         spans = cohere.RerankRelevantSpans(mode="enabled", threshold=0.0)
         found = newer.rerank(model="x", query="a warm river", documents=DOCUMENTS, relevant_spans=spans)
         for row in found.results:
@@ -67,6 +69,8 @@ def test_huggingface_hub_posts_to_the_models_address(alone: Alone, monkeypatch: 
     assert labels[0].label == expected_label.label and math.isclose(sum(one.score for one in labels), 1, rel_tol=1e-4)
     (one,) = InferenceClient(classes.url).text_classification("the film is good", top_k=1)
     assert one == labels[0]
+    client = InferenceClient(classes.url, provider="hf-inference")  # others have no health
+    assert client.health_check() and client.get_endpoint_info()["model_id"] == "classes"
 
 
 @pytest.mark.filterwarnings("ignore")  # of llama-index's own dependencies, when they are imported
@@ -84,6 +88,35 @@ def test_llama_index_takes_it_for_text_embeddings_inference(alone: Alone) -> Non
     ranked = TextEmbeddingInference(base_url=reranker.url, top_n=3).postprocess_nodes(
         nodes, query_bundle=QueryBundle("a warm river")
     )
-    order = reranker.house.runs["reranker"].engine.rank("a warm river", DOCUMENTS)
+    order = reranker.house.runs["reranker"].engine.rank("a warm river", DOCUMENTS, raw=True)
     assert [node.text for node in ranked] == [DOCUMENTS[row.index] for row in order]
-    assert [node.score for node in ranked] == pytest.approx([row.score for row in order], abs=1e-5)
+    assert [node.score for node in ranked] == pytest.approx([share(row.score) for row in order], abs=1e-5)
+
+
+def test_huggingface_hub_compares_with_a_reranker(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import InferenceClient
+
+    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: False)  # as tests are; this is here
+    server = alone("reranker")
+    scores = InferenceClient(server.url).sentence_similarity("a warm river", other_sentences=DOCUMENTS)
+    ranked = server.house.runs["reranker"].engine.rank("a warm river", DOCUMENTS, raw=True)
+    assert scores == pytest.approx([share(row.score) for row in sorted(ranked, key=lambda row: row.index)], abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # of llama-index's own dependencies, when they are imported
+@pytest.mark.parametrize(
+    ("run", "head", "ranks"),
+    [("classes", "classes", False), ("reranker", "score", True), ("embedder", "embedding", False)],
+)
+def test_clients_of_another_head_are_told(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch, run: str, head: str, ranks: bool
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: False)  # as above
+    url, embeds = alone(run).url, run == "embedder"
+    if not embeds:
+        clients.openai_is_told(url, head)
+    if not ranks:
+        clients.cohere_is_told(url, head)
+    else:
+        clients.huggingface_hub_is_told(url, "pair")
+    clients.llama_index_is_told(url, head, embeds=embeds, ranks=ranks)

@@ -117,7 +117,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(runs: Path) -> None:
 
 def test_a_head_that_does_not_come_is_not_waited_for(runs: Path) -> None:
     body = json.dumps(GOOD).encode()
-    with served(House([setting(runs, "classes")]), head_s=1.0) as client:
+    with served(House([setting(runs, "classes")]), wire_s=1.0) as client:
         with raw(client, b"") as silent, raw(client, b"POST /predict HT") as half:
             assert silent.recv(300) == half.recv(300) == b""  # hung up on
         with raw(client, head(len(body), "/predict") + body) as kept:  # a kept connection, and half a head after that
@@ -130,6 +130,21 @@ def test_a_head_that_does_not_come_is_not_waited_for(runs: Path) -> None:
             time.sleep(1.5)
             stage.go.set()
             assert b"200 OK" in patient.recv(300)
+
+
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/9.9\r\n\r\n", head(-5)])
+def test_what_is_not_http_gets_an_error_like_all_others(two: Client, sent: bytes) -> None:
+    with raw(two, sent) as one:
+        top, _, body = one.recv(1000).partition(b"\r\n\r\n")
+    assert top.startswith(b"HTTP/1.1 400 ") and b"connection: close" in top
+    assert json.loads(body) == {"error": "Invalid HTTP request received.", "error_type": "Validation"}
+
+
+def test_too_many_connections_are_told_so_and_health_is_not(two: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two.app, "crowded", lambda: True)
+    reply = two.post("/run/classes/predict", GOOD)
+    assert (reply.status, reply.headers["retry-after"]) == (429, "2")
+    assert "too many connections" in reply.json["error"] and two.get("/readyz").status == 200
 
 
 def test_a_client_that_does_not_read_holds_nobody_up(two: Client) -> None:
@@ -192,6 +207,20 @@ def test_an_engine_that_hangs_is_noticed_and_others_go_on(impatient: Client) -> 
     assert until(lambda: impatient.get("/run/classes/readyz").status == 200)
 
 
+def test_the_only_engine_that_hangs_makes_the_server_unready(runs: Path) -> None:
+    with served(House([setting(runs, "classes", limits=Limits(timeout_s=LONG))], patience=1.0)) as client:
+        stage = staged(client.house, "classes")
+        stage.go.clear()
+        with ThreadPoolExecutor(1) as pool:
+            stuck = pool.submit(client.post, "/predict", GOOD)
+            assert until(lambda: client.get("/readyz").status == 503)
+            assert client.get("/health").status == 503 and client.get("/livez").status == 200
+            assert "thresher_engine_silent_seconds" in client.get("/metrics").body.decode()
+            stage.go.set()
+            assert stuck.result().status == 200
+        assert until(lambda: client.get("/readyz").status == 200)
+
+
 def test_a_request_of_a_hanging_engine_ends_with_its_deadline(two: Client) -> None:
     stage = staged(two.house, "classes")
     stage.go.clear()
@@ -224,6 +253,9 @@ def test_a_full_queue_refuses_with_a_time_to_come_back(runs: Path) -> None:
             reply = client.post("/predict", GOOD)
             assert reply.status == 429 and int(reply.headers["retry-after"]) >= 1
             assert reply.json["error_type"] == "Overloaded"
+            began = time.monotonic()
+            assert [client.post("/predict", GOOD).status for _ in range(5)] == [429] * 5
+            assert time.monotonic() - began > 0.4, "who comes back at once takes the engine's time"
             stage.go.set()
             assert [one.result().status for one in (first, *waiting)] == [200] * 4
         large = client.post("/predict", {"inputs": [["the film is good"]] * 10})

@@ -5,10 +5,12 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +30,8 @@ class Process:
     """`python -m thresher serve`; `lines` are what it has said on standard error."""
 
     def __init__(self, *words: str, **environment: str) -> None:
-        command = [sys.executable, "-m", "thresher", "serve", *words, "--port", "0", "--device", "cpu"]
+        start = environment.pop("start", "from thresher.cli import main; main()")
+        command = [sys.executable, "-c", start, "serve", *words, "--port", "0", "--device", "cpu"]
         self.file = Path(tempfile.mkdtemp()) / "said"
         with self.file.open("wb") as log:
             self.popen = subprocess.Popen(command, stderr=log, env={**os.environ, **environment})
@@ -76,6 +79,59 @@ def test_sigterm_answers_what_was_let_in_and_logs_no_text(runs: Path) -> None:
         lines = [json.loads(line) for line in server.said().splitlines() if line.startswith("{")]
         assert {line["event"] for line in lines} >= {"request", "shutting down"}
         assert "secret" not in server.said()
+
+
+def test_it_is_unready_before_it_ends(runs: Path) -> None:
+    with process(str(runs / "classes"), "--unready", "3", "--log-level", "error") as server:
+        assert '"ready":true' in server.get("/readyz")
+        server.popen.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert until(lambda: unready(server), 2)
+        assert server.post("/predict", {"inputs": SECRET}), "who has not looked yet is still answered"
+        assert server.popen.wait(60) == 0 and time.monotonic() - began > 2
+
+
+def unready(server: Process) -> bool:
+    try:
+        server.get("/readyz")
+    except urllib.error.HTTPError as error:
+        return error.code == 503 and "shutting down" in json.loads(error.read())["error"]
+    return False
+
+
+HANGS = """
+import time
+from thresher.serving.computing import Computing
+Computing.finish = lambda self, begun: time.sleep(600)
+from thresher.cli import main
+main()
+"""
+
+
+def test_what_takes_longer_than_drain_is_not_waited_for(runs: Path) -> None:
+    words = (str(runs / "classes"), "--drain", "1", "--log-level", "error")
+    with process(*words, start=HANGS) as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.post, "/predict", {"inputs": SECRET})
+        assert until(lambda: 'thresher_flying_tokens{run="classes"} 0.0' not in server.get("/metrics"))
+        server.popen.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert server.popen.wait(60) == 0 and time.monotonic() - began < 15
+        assert asked.exception() is not None
+        assert "secret" not in server.said() and "Traceback" not in server.said()
+
+
+def test_more_connections_than_allowed_are_told_to_come_back(runs: Path) -> None:
+    with process(str(runs / "classes"), "--connections", "2", "--log-level", "error") as server:
+        port = int(server.url.rpartition(":")[2])
+        assert server.post("/predict", {"inputs": SECRET})
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            server.post("/predict", {"inputs": SECRET})
+        assert (refused.value.code, json.loads(refused.value.read())["error_type"]) == (429, "Overloaded")
+        assert '"ready":true' in server.get("/readyz"), "who looks after the server must not take it for dead"
+        for one in idle:
+            one.close()
+        assert until(lambda: server.post("/predict", {"inputs": SECRET}))
 
 
 def test_sighup_loads_runs_anew_without_dropping_requests(runs: Path) -> None:

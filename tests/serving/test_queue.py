@@ -191,6 +191,46 @@ def test_small_batches_count_where_others_wait_and_time_is_over_tokens() -> None
     assert pace.seconds_per_token == pytest.approx(0.002, rel=0.1)
 
 
+def test_one_batch_that_hung_is_not_the_end_of_all_promises() -> None:
+    pace = Pace(0.001, batch_seconds=1.0, most_tokens=2000)
+    pace.add(1000, 3600.0)
+    assert pace.wait(1000) < 2.0
+    for _ in range(40):
+        pace.add(1000, 1.0)
+    assert pace.wait(1000) == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_small_batch_that_was_faster_counts() -> None:
+    pace = Pace(0.001, batch_seconds=1.0, most_tokens=2000)
+    for _ in range(20):
+        pace.add(2000, 40.0)
+    assert pace.wait(10) > 0.1
+    for _ in range(120):
+        pace.add(10, 0.01)  # of an idle engine
+    assert pace.wait(10) == pytest.approx(0.01, rel=0.2)
+
+
+def test_an_engine_that_was_held_up_and_is_idle_is_tried_again() -> None:
+    clock = Clock()
+    queue, worker, _ = server(clock)
+    for _ in range(12):
+        queue.pace.add(1000, 3600.0)  # a machine that stood still, again and again
+    assert queue.pace.careful_wait(100) > 100
+    with pytest.raises(TooLarge):
+        queue.put(job_of(clock, *[100] * 90))  # too much for the pace it began with, too
+    first = job_of(clock, 100)
+    queue.put(first)
+    with pytest.raises(Overloaded):
+        queue.put(job_of(clock, 100))  # one at a time, until it is known better
+    drain(worker)
+    assert first.over and first.error is None
+    for _ in range(100):
+        queue.put(job_of(clock, 100))
+        drain(worker)
+    assert queue.pace.careful_wait(100) < 1
+    queue.put(job_of(clock, *[100] * 60))
+
+
 def test_promises_are_made_with_the_pace_of_slow_batches() -> None:
     steady, uneven = (Pace(0.001, batch_seconds=1.0, most_tokens=2000) for _ in range(2))
     for number in range(200):

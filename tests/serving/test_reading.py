@@ -52,6 +52,26 @@ def test_a_models_own_address_reads_too(readers: Client) -> None:
     assert isinstance(readers.post("/run/tags/", {"inputs": "ada"}).json, list)
 
 
+@pytest.mark.parametrize("end", ["", "/"])
+def test_huggingface_hub_asks_and_tags(readers: Client, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    from huggingface_hub import InferenceClient
+
+    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: False)  # as tests are; this is here
+    client = InferenceClient(f"{readers.url}/run/span{end}")
+    one, expected = (
+        client.question_answering(question=QUESTION, context=CONTEXT),
+        readers.house.runs["span"].engine.answer(QUESTION, CONTEXT),
+    )
+    assert one.answer == expected.text == CONTEXT[one.start : one.end]
+    several = client.question_answering(question=QUESTION, context=CONTEXT, top_k=3)
+    assert len(several) == 3 and several[0] == one
+    (tagged,) = readers.house.runs["tags"].engine.tag([CONTEXT])
+    found = InferenceClient(f"{readers.url}/run/tags{end}").token_classification(CONTEXT)
+    assert [(row.entity_group, row.word, row.start) for row in found] == [
+        (entity.label, entity.text, entity.start) for entity in tagged.entities
+    ]
+
+
 @pytest.mark.parametrize(("run", "text", "pair"), [("span", QUESTION, CONTEXT), ("tags", "ada was born", None)])
 def test_explain_shows_the_context(readers: Client, run: str, text: str, pair: str | None) -> None:
     body = {"text": text, "dials": [1, 0], **({} if pair is None else {"pair": pair})}

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.serving import clients
 from tests.serving.conftest import Client, served
 from thresher.serving.house import House
 from thresher.serving.run import Setting
@@ -35,8 +36,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("server", ["demo"], indirect=True)
-def test_huggingface_hub_and_openai_with_the_demos_model(server: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    import openai
+@pytest.mark.filterwarnings("ignore")  # of llama-index's own dependencies, when they are imported
+def test_all_clients_with_the_demos_model(server: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import InferenceClient
 
     monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: False)  # as tests are; this is here
@@ -45,15 +46,16 @@ def test_huggingface_hub_and_openai_with_the_demos_model(server: Client, monkeyp
         for text in ("a gripping, wonderful film", "a dull and tedious mess")
     )
     assert (good, bad) == ("positive", "negative")
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        with pytest.raises(openai.BadRequestError, match="gives classes, which /v1/embeddings does not serve"):
-            client.embeddings.create(model="x", input="a film")
+    clients.openai_is_told(server.url, "classes")
+    clients.cohere_is_told(server.url, "classes")
+    clients.llama_index_is_told(server.url, "classes", embeds=False, ranks=False)
 
 
 @pytest.mark.parametrize("server", ["ranks"], indirect=True)
-@pytest.mark.filterwarnings("ignore")  # of llama-index's own dependencies, when they are imported
-def test_cohere_and_llama_index_with_a_reranker(server: Client) -> None:
+@pytest.mark.filterwarnings("ignore")  # as above
+def test_all_clients_with_a_reranker(server: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     import cohere
+    from huggingface_hub import InferenceClient
     from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
     from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
 
@@ -65,6 +67,14 @@ def test_cohere_and_llama_index_with_a_reranker(server: Client) -> None:
         nodes, query_bundle=QueryBundle(QUERY)
     )
     assert [node.text for node in ranked] == [DOCUMENTS[row.index] for row in found.results]
+    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: False)  # as above
+    scores = np.array(InferenceClient(server.url).sentence_similarity(QUERY, other_sentences=DOCUMENTS))
+    assert [row.index for row in found.results] == (-scores).argsort().tolist()
+    (means,) = (run.engine.head.means for run in server.house.runs.values())
+    if means == "score":  # a folder that does not say what its one output is may be for single texts, too
+        clients.huggingface_hub_is_told(server.url, "pair")
+    clients.openai_is_told(server.url, means)
+    clients.llama_index_is_told(server.url, means, embeds=False, ranks=True)
 
 
 @pytest.mark.parametrize("server", ["embeds"], indirect=True)

@@ -1,13 +1,19 @@
 """Every route in the schema of the client it is for, with the numbers that the engine gives."""
 
 import base64
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.serving.conftest import Alone, Client
+from tests.cli import kinds
+from tests.models.sentences import cross_encoder_folder
+from tests.serving.conftest import Alone, Client, served, setting
 from thresher.engine.engine import Engine
+from thresher.serving.house import House
 
 TEXT, OTHER = "the film is good", "the plot is dull and poor"
 QUERY, DOCUMENTS = "a warm river", ["the long river", "a cold film", "warm"]
@@ -15,6 +21,11 @@ QUERY, DOCUMENTS = "a warm river", ["the long river", "a cold film", "warm"]
 
 def engine_of(client: Client, name: str) -> Engine:
     return client.house.runs[name].engine
+
+
+def share(logit: float) -> float:
+    """A logit as a score between 0 and 1."""
+    return float(1 / (1 + np.exp(-logit)))
 
 
 def test_predict_in_its_three_shapes(all_heads: Client) -> None:
@@ -40,13 +51,32 @@ def test_several_labels_are_not_softmaxed(all_heads: Client) -> None:
 @pytest.mark.parametrize("route", ["/rerank", "/run/reranker/rerank"])
 def test_rerank_as_tei_has_it(all_heads: Client, route: str) -> None:
     reply = all_heads.post(route, {"query": QUERY, "texts": DOCUMENTS, "return_text": True})
-    expected = engine_of(all_heads, "reranker").rank(QUERY, DOCUMENTS)
-    assert [row["index"] for row in reply.json] == [row.index for row in expected]
-    assert [row["score"] for row in reply.json] == pytest.approx([row.score for row in expected], abs=1e-5)
+    raws = engine_of(all_heads, "reranker").rank(QUERY, DOCUMENTS, raw=True)
+    assert [row["index"] for row in reply.json] == [row.index for row in raws]
+    assert [row["score"] for row in reply.json] == pytest.approx([share(row.score) for row in raws], abs=1e-5)
     assert all(row["text"] == DOCUMENTS[row["index"]] for row in reply.json)
     raw = all_heads.post(route, {"query": QUERY, "texts": DOCUMENTS, "raw_scores": True}).json
-    raws = engine_of(all_heads, "reranker").rank(QUERY, DOCUMENTS, raw=True)
     assert [row["score"] for row in raw] == pytest.approx([row.score for row in raws], abs=1e-4)
+
+
+def test_scores_are_what_clients_of_a_route_count_on(tmp_path: Path) -> None:
+    """TEI, Cohere and Jina have scores between 0 and 1 whatever the folder says; vLLM applies what the folder names."""
+    says = {"logits": {"sbert_ce_default_activation_function": kinds.LINEAR}, "nothing": {}}
+    for name, entries in says.items():
+        cross_encoder_folder(tmp_path / name, **entries)
+    body: dict[str, Any] = {"query": QUERY, "documents": DOCUMENTS}
+    with served(House([setting(tmp_path, name, means="score") for name in says])) as client:
+        for name in says:
+            engine, at = engine_of(client, name), f"/run/{name}"
+            raw = engine.score([(QUERY, document) for document in DOCUMENTS], raw=True)
+            shares = [share(logit) for logit in raw]
+            best = pytest.approx(max(shares), abs=1e-5)
+            assert client.post(f"{at}/rerank", {"query": QUERY, "texts": DOCUMENTS}).json[0]["score"] == best
+            assert client.post(f"{at}/v2/rerank", body).json["results"][0]["relevance_score"] == best
+            scored = client.post(f"{at}/score", {"text_1": QUERY, "text_2": DOCUMENTS}).json["data"]
+            expected = engine.score([(QUERY, document) for document in DOCUMENTS])
+            assert expected.tolist() == pytest.approx(raw.tolist() if name == "logits" else shares, abs=1e-5)
+            assert [row["score"] for row in scored] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("route", ["/rerank", "/v1/rerank", "/v2/rerank"])
@@ -57,6 +87,25 @@ def test_rerank_by_documents(all_heads: Client, route: str) -> None:
     assert [row["index"] for row in found["results"]] == [row.index for row in expected]
     assert found["results"][0]["document"]["text"] == DOCUMENTS[expected[0].index]
     assert found["usage"]["total_tokens"] > 0 and found["id"] and found["meta"]
+
+
+def test_documents_are_cut_where_the_client_says(all_heads: Client) -> None:
+    body: dict[str, Any] = {"query": QUERY, "documents": ["warm the cold long river", *DOCUMENTS], "model": "reranker"}
+    short = all_heads.post("/v2/rerank", {**body, "documents": ["warm the", "the long", "a cold", "warm"]}).json
+    found = all_heads.post("/v2/rerank", {**body, "max_tokens_per_doc": 2, "return_documents": True}).json
+    scores = [{row["index"]: row["relevance_score"] for row in each["results"]} for each in (found, short)]
+    assert scores[0] == pytest.approx(scores[1]) and found["usage"] == short["usage"]
+    whole = {row["index"]: row["document"]["text"] for row in found["results"]}
+    assert whole[0] == body["documents"][0], "what is given back is the document as it came"
+    assert all_heads.post("/v2/rerank", {**body, "max_tokens_per_doc": 500}).json["usage"] != short["usage"]
+    assert all_heads.post("/v2/rerank", {**body, "max_tokens_per_doc": 0}).status == 400
+
+
+def test_documents_have_raw_scores_too(all_heads: Client) -> None:
+    body = {"query": QUERY, "documents": DOCUMENTS, "model": "reranker", "raw_scores": True}
+    expected = engine_of(all_heads, "reranker").rank(QUERY, DOCUMENTS, raw=True)
+    scores = [row["relevance_score"] for row in all_heads.post("/rerank", body).json["results"]]
+    assert scores == pytest.approx([row.score for row in expected], abs=1e-4)
 
 
 def test_relevant_spans_are_characters_of_surviving_tokens(all_heads: Client) -> None:
@@ -117,6 +166,26 @@ def test_tokenize_says_where_tokens_are(all_heads: Client) -> None:
     assert bare == inner
 
 
+def test_a_prompt_stands_before_what_is_tokenized_and_compared(
+    all_heads: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(all_heads, "embedder")
+    monkeypatch.setattr(engine, "head", replace(engine.head, prompts={"query": "warm "}))
+    (row,) = all_heads.post("/run/embedder/tokenize", {"inputs": "river", "prompt_name": "query"}).json
+    assert [token["text"] for token in row if not token["special"]] == ["warm", "river"]
+    for route, body in (
+        ("/run/embedder/tokenize", {"inputs": "river", "prompt_name": "title"}),
+        ("/run/classes/tokenize", {"inputs": "river", "prompt_name": "query"}),
+    ):
+        assert "prompt" in all_heads.post(route, body).json["error"]
+    inputs = {"source_sentence": "river", "sentences": ["cold river", "film"]}
+    given = {"inputs": inputs, "parameters": {"prompt_name": "query", "truncate": True}}
+    vectors = engine.embed(["warm river", "warm cold river", "warm film"])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert all_heads.post("/similarity", given).json == pytest.approx(vectors[1:] @ vectors[0], abs=1e-5)
+    assert all_heads.post("/similarity", {"inputs": inputs}).json != pytest.approx(vectors[1:] @ vectors[0], abs=1e-5)
+
+
 def test_classify_and_score_as_vllm_has_them(all_heads: Client) -> None:
     reply = all_heads.post("/classify", {"input": [TEXT, OTHER], "model": "classes"}).json
     expected = engine_of(all_heads, "classes").classify([TEXT, OTHER])
@@ -136,7 +205,14 @@ def test_a_models_own_address_does_what_its_head_does(alone: Alone) -> None:
     assert len(alone("embedder").post("/", {"inputs": TEXT}).json) == 1
     body = {"inputs": {"source_sentence": "a river", "sentences": ["a river", "warm"]}}
     assert alone("embedder").post("/", body).json[0] == pytest.approx(1, abs=1e-5)
-    assert 0 < alone("reranker").post("/", {"inputs": [QUERY, "warm"]}).json[0]["score"] < 1
+    (ranked,) = engine_of(alone("reranker"), "reranker").rank(QUERY, ["warm"], raw=True)
+    score = alone("reranker").post("/", {"inputs": [QUERY, "warm"]}).json[0]["score"]
+    assert score == pytest.approx(share(ranked.score), abs=1e-5)
+    ranked = {"query": QUERY, "texts": DOCUMENTS, "return_text": True}
+    assert alone("reranker").post("/", ranked).json == alone("reranker").post("/rerank", ranked).json
+    assert "missing required field `inputs`" in alone("reranker").post("/", {"query": QUERY}).json["error"]
+    raw = alone("classes").post("/", {"inputs": TEXT, "raw_scores": True}).json[0]
+    assert sum(row["score"] for row in raw) != pytest.approx(1)
 
 
 def test_explain_says_which_layer_dropped_which_token(all_heads: Client) -> None:
@@ -172,8 +248,26 @@ def test_what_is_served_is_told(all_heads: Client, alone: Alone) -> None:
     for route in ("/livez", "/readyz", "/health", "/run/classes/readyz"):
         assert all_heads.get(route).status == 200
     assert all_heads.get("/run/nobody/readyz").status == 503
+    # A client of one model is given /run/NAME as its address, and asks for what stands below it.
+    one = all_heads.get("/run/reranker/info").json
+    assert one["model_id"] == "reranker" and "reranker" in one["model_type"] and len(one["runs"]) == 1
+    assert all_heads.get("/run/reranker/health").json["runs"] == {"reranker": "ready"}
+    nobody = all_heads.get("/run/nobody/info")
+    assert nobody.status == 404 and "no run is called 'nobody'" in nobody.json["error"]
+    assert all_heads.get("/run/reranker/docs").status == 404
     document = all_heads.get("/openapi.json").json
     assert set(document["paths"]) >= {"/predict", "/v2/rerank", "/v1/embeddings", "/explain"}
+
+
+def test_paths_and_methods(all_heads: Client) -> None:
+    assert all_heads.post("/run/classes/predict/", {"inputs": TEXT}).status == 200
+    assert all_heads.post("/run/classes", {"inputs": TEXT}).status == 200
+    wrong = all_heads.get("/predict")
+    assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+    both = all_heads.post("/info", {})
+    assert (both.status, both.headers["allow"]) == (405, "GET, HEAD")
+    head = urllib.request.urlopen(urllib.request.Request(all_heads.url + "/livez", method="HEAD"), timeout=60)
+    assert head.status == 200 and head.read() == b""
 
 
 def test_metrics_count_what_happened(alone: Alone) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from thresher.errors import DataError
 from thresher.tasks import Example
-from thresher.tasks.encode import OFFSET_FAMILIES, Encoded, collate, encode, usable_positions
+from thresher.tasks.encode import Encoded, collate, encode
 
 # [CLS] 2, [SEP] 3, [UNK] 1, a 4, bad 5, film 6, good 7, the 8, very 9
 
@@ -146,38 +146,6 @@ def test_collate_pads_to_a_multiple_and_floats() -> None:
     assert collate([Encoded([1] * 8, None, 0)], pad_id=0, pad_to=8)["input_ids"].shape == (1, 8)
     with pytest.raises(ValueError, match="0 rows"):
         collate([], pad_id=0)
-
-
-# Verified on the models themselves: the usable length runs, one token more does not.
-FAMILIES = ["bert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta", "camembert", "data2vec-text"]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_usable_positions_on_real_models(family: str) -> None:
-    from transformers import AutoConfig, AutoModel
-
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    if family == "distilbert":
-        sizes = {"dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 8}
-    config = AutoConfig.for_model(family, vocab_size=20, max_position_embeddings=16, **sizes)
-    limit = usable_positions(config)
-    assert limit == (14 if family == "mpnet" or family in OFFSET_FAMILIES else 16)
-    model = AutoModel.from_config(config).eval()
-    with torch.no_grad():
-        assert model(torch.full((1, limit), 7)).last_hidden_state.shape[1] == limit
-        with pytest.raises((IndexError, RuntimeError)):
-            model(torch.full((1, limit + 1), 7))
-
-
-def test_usable_positions_of_odd_configurations() -> None:
-    from types import SimpleNamespace
-
-    assert usable_positions(SimpleNamespace(model_type="t5")) is None
-    assert usable_positions(SimpleNamespace(model_type="deberta", max_position_embeddings=-1)) is None
-    assert (
-        usable_positions(SimpleNamespace(model_type="roberta", max_position_embeddings=514, pad_token_id=None)) == 512
-    )
-    assert usable_positions(SimpleNamespace(model_type="roberta", max_position_embeddings=514, pad_token_id=0)) == 513
 
 
 def test_only_the_second_text_is_cut(tokenizer: Any) -> None:

@@ -87,6 +87,14 @@ def test_contexts_without_anything_to_find() -> None:
         ("\U0001f3f4\U000e0067\U000e0062\U000e007f x", (0, 2), (0, 4)),
         ("\u0915\u093e \u0915", (0, 1), (0, 2)),  # a vowel sign that combines with nothing by its class
         ("\u0915\u093e \u0915", (1, 4), (0, 4)),
+        ("\u1112\u1161\u11ab\u1100\u1173\u11af", (1, 4), (0, 6)),  # a Korean word in parts of its syllables
+        ("\u1112\u1161\u11ab\u1100\u1173\u11af", (3, 6), (3, 6)),
+        ("\ud558\u11ab\uae00", (0, 1), (0, 2)),
+        ("\uae00\ud558", (0, 1), (0, 1)),
+        ("\u0e19\u0e49\u0e33 \u0e19", (0, 2), (0, 3)),  # Thai for water: a mark, and a vowel that is none
+        ("\u0e99\u0eb3", (0, 1), (0, 2)),
+        ("\u0646\u200c\u0647", (0, 1), (0, 2)),  # what keeps two letters apart is of the first
+        ("\uff76\uff9e", (0, 1), (0, 2)),
         ("plain", (1, 3), (1, 3)),
         ("plain", (0, 5), (0, 5)),
         ("a\tb  c", (1, 5), (2, 3)),  # white space that is a token

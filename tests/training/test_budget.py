@@ -264,7 +264,7 @@ def test_the_target_is_one_for_selection_rows() -> None:
     trainer.fit()
     assert trainer.judge.evaluate(pruned=True)["relative_flops"] == pytest.approx(0.6, abs=0.02)
     assert abs(trainer.method._surplus) > 0.005  # type: ignore[attr-defined]
-    assert trainer.method.run.longest == max(trainer.selection_set.lengths)
+    assert trainer.method.run.longest == max(trainer.rows.selection.lengths)
 
 
 def test_controller_brings_measured_flops_to_the_target() -> None:

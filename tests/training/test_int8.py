@@ -41,13 +41,13 @@ def teacher() -> dict[str, torch.Tensor]:
 def test_one_stage_of_fixed_decisions() -> None:
     model, seen = rounding_model(), Recorder()
     before = weights_of(model)
-    standing = trainer_for(model, CONFIG, teacher=teacher(), progress=seen).fit()
+    state = trainer_for(model, CONFIG, teacher=teacher(), progress=seen).fit()
     assert [name for name, _, _ in seen.begun] == ["teacher", "hard"]
     changed = differing(before, weights_of(model))
     assert any("attention.self.query.weight" in name for name in changed)
     assert not [name for name in changed if "gates" in name], "neither thresholds nor scales"
     assert tuple(gates_of(model).thresholds.tolist()) == tuple(torch.tensor(THRESHOLDS).tolist())
-    assert standing.best_score is not None and [row["step"] for row in standing.history] == [2, 5]
+    assert state.best_score is not None and [row["step"] for row in state.history] == [2, 5]
 
 
 def test_the_teacher_is_the_one_that_was_given() -> None:

@@ -22,7 +22,7 @@ from thresher.config import TrainConfig
 from thresher.models.attach import gates_of
 from thresher.tasks.encode import encode, padded_batches
 from thresher.training.budget import measured_flops
-from thresher.training.trainer import Standing, Trainer
+from thresher.training.trainer import Trainer, TrainingState
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Learned:
 
     model: Any
     trainer: Trainer
-    standing: Standing
+    state: TrainingState
     recorder: Recorder
     config: TrainConfig
 
@@ -72,16 +72,16 @@ def test_the_target_is_met_on_rows_it_was_not_calibrated_on(learned: Learned) ->
     measured = measured_flops(learned.model, selection_batches())
     assert abs(measured - TARGET) <= 0.06
     # What the model now costs is what the history says of one of the hard checkpoints.
-    rows = [row for row in learned.standing.history if row["stage"] == "hard"]
+    rows = [row for row in learned.state.history if row["stage"] == "hard"]
     assert any(row["relative_flops"] == pytest.approx(measured, abs=1e-6) for row in rows)
 
 
 def test_the_dense_model_learns_the_task_and_the_pruned_one_keeps_it(learned: Learned) -> None:
-    assert learned.standing.dense["accuracy"] >= 0.9
+    assert learned.state.dense["accuracy"] >= 0.9
     found = learned.trainer.judge.evaluate(pruned=True)
     assert found["accuracy"] >= 0.85
-    assert found["score"] == learned.standing.best_score
-    assert learned.standing.best_fits == (found["relative_flops"] <= TARGET + 0.01)
+    assert found["score"] == learned.state.best_score
+    assert learned.state.best_fits == (found["relative_flops"] <= TARGET + 0.01)
 
 
 def test_keeping_the_keyword_is_learned_not_given(learned: Learned) -> None:
@@ -97,11 +97,11 @@ def test_thresholds_were_learned_and_not_only_scaled(learned: Learned) -> None:
 
 
 def test_history_has_every_evaluation_in_order(learned: Learned) -> None:
-    steps = [(row["stage"], row["step"]) for row in learned.standing.history]
+    steps = [(row["stage"], row["step"]) for row in learned.state.history]
     assert steps == [("finetune", 60), ("finetune", 120), ("soft", 24), ("soft", 48), ("hard", 36), ("hard", 72)]
-    assert all(("relative_flops" in row) == (row["stage"] != "finetune") for row in learned.standing.history)
-    assert all(0 <= row["score"] <= 1 for row in learned.standing.history)
-    assert learned.standing.seconds > 0
+    assert all(("relative_flops" in row) == (row["stage"] != "finetune") for row in learned.state.history)
+    assert all(0 <= row["score"] <= 1 for row in learned.state.history)
+    assert learned.state.seconds > 0
 
 
 def test_progress_is_reported_stage_by_stage(learned: Learned) -> None:
@@ -133,7 +133,7 @@ def test_dense_weights_are_the_dense_model(learned: Learned) -> None:
         labels = batch.pop("labels")
         right += int((dense(**batch).logits.argmax(-1) == labels).sum())
         total += len(labels)
-    assert right / total == pytest.approx(learned.standing.dense["accuracy"])
+    assert right / total == pytest.approx(learned.state.dense["accuracy"])
     assert not torch.equal(dense.classifier.weight, learned.model.classifier.weight)
 
 

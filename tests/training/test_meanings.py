@@ -100,9 +100,9 @@ def test_every_method_trains_a_reranker_without_labels(method: str) -> None:
     changes: dict[str, Any] = {"method": method, "target_flops": 0.95}  # the query alone costs a good part
     changes |= {"search_rounds": 1} if method == "lat" else {}
     trainer = fitted(gated_model(outputs=1, **SEGMENT), rerank_task(), max_steps=3, **changes)
-    assert trainer.standing.dense["score"] == pytest.approx(1.0)
-    assert {"pearson", "spearman", "top1"} <= trainer.standing.history[-1].keys()
-    assert trainer.standing.best_score is not None and -1 <= trainer.standing.best_score <= 1
+    assert trainer.state.dense["score"] == pytest.approx(1.0)
+    assert {"pearson", "spearman", "top1"} <= trainer.state.history[-1].keys()
+    assert trainer.state.best_score is not None and -1 <= trainer.state.best_score <= 1
 
 
 def test_a_reranker_comes_nearer_to_the_dense_model() -> None:
@@ -111,8 +111,8 @@ def test_a_reranker_comes_nearer_to_the_dense_model() -> None:
     trainer = fitted(gated_model(outputs=1, dropout=0.0, **SEGMENT), rerank_task(), recorder, **settings)
     losses = recorder.losses("hard")
     assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:20])
-    scores = [row["score"] for row in trainer.standing.history if row["stage"] == "hard"]
-    assert trainer.standing.best_score == pytest.approx(max(scores)) and max(scores) > 0.85
+    scores = [row["score"] for row in trainer.state.history if row["stage"] == "hard"]
+    assert trainer.state.best_score == pytest.approx(max(scores)) and max(scores) > 0.85
 
 
 def test_the_query_is_whole_and_stays() -> None:
@@ -120,8 +120,8 @@ def test_the_query_is_whole_and_stays() -> None:
     task = rerank_task()
     long = [replace(row, pair=" ".join(["word" + "a"] * 60)) for row in task.train]
     trainer = fitted(gated_model(outputs=1, **SEGMENT), replace(task, train=long), max_length=16, max_steps=2)
-    assert trainer.truncation()[0] == "64 training rows truncated to 16 tokens"
-    assert all(row.input_ids.index(3) == 3 for row in trainer.train_set.rows)  # [CLS] and two words before [SEP]
+    assert trainer.rows.truncation()[0] == "64 training rows truncated to 16 tokens"
+    assert all(row.input_ids.index(3) == 3 for row in trainer.rows.train.rows)  # [CLS] and two words before [SEP]
     rows, batch = trainer.judge.batches[0]
     trainer.model(**{name: value for name, value in batch.items() if name != "labels"})
     trace = gates_of(trainer.model).trace
@@ -142,7 +142,7 @@ def test_no_text_is_longer_than_the_folder_of_a_reranker_or_an_embedder_says(mea
     trainer = Trainer(model, tokenizer, task, quick(max_length=24, max_steps=1, target_flops=0.95), device="cpu")
     gates_of(model).about = {"recipe": {"max_length": 24}}
     wanted = 24 if means == "classes" else 8
-    assert (trainer.train_set.max_length, trainer.selection_set.max_length) == (wanted, wanted)
+    assert (trainer.rows.train.max_length, trainer.rows.selection.max_length) == (wanted, wanted)
     assert encoded_rows(model, tokenizer, task, task.selection, max_length=24).max_length == wanted
     assert Engine.from_model(model, tokenizer, device="cpu", dtype="fp32").max_length == wanted
     assert Engine.from_model(model, tokenizer, device="cpu", dtype="fp32", max_length=20).max_length == 20
@@ -156,15 +156,15 @@ def test_rows_that_judge_nothing_are_refused_before_training() -> None:
 
 def test_labels_of_0_and_1_are_mixed_in_and_graded_ones_are_not() -> None:
     trainer = fitted(gated_model(outputs=1, **SEGMENT), rerank_task(train=(1.0, 0.0)), max_steps=2)
-    assert trainer.labelled and trainer.train_set.rows[0].label == 1.0
+    assert trainer.labelled and trainer.rows.train.rows[0].label == 1.0
     graded = fitted(gated_model(outputs=1, **SEGMENT), rerank_task(train=(2.0, 0.0)), max_steps=2)
     assert not graded.labelled and len(graded.teacher_logits) == 64
 
 
 def test_labelled_selection_rows_choose_by_their_order() -> None:
     trainer = fitted(gated_model(outputs=1, **SEGMENT), rerank_task(selection=(1.0, 0.0, 0.0, 0.0)), max_steps=2)
-    assert {"ndcg@10", "mrr@10", "map"} <= trainer.standing.history[-1].keys()
-    assert trainer.standing.history[-1]["score"] == trainer.standing.history[-1]["ndcg@10"]
+    assert {"ndcg@10", "mrr@10", "map"} <= trainer.state.history[-1].keys()
+    assert trainer.state.history[-1]["score"] == trainer.state.history[-1]["ndcg@10"]
 
 
 @pytest.mark.parametrize("reads", ["first", "mean"])
@@ -172,8 +172,8 @@ def test_labelled_selection_rows_choose_by_their_order() -> None:
 def test_embeddings_stay_near_the_dense_models(method: str, reads: str) -> None:
     recorder = Recorder()
     trainer = fitted(embedder(reads), embed_task(), recorder, method=method, max_steps=40, distill_hidden=0.01)
-    assert trainer.standing.best_score is not None and trainer.standing.best_score > 0.8
-    assert {"cosine", "neighbours"} <= trainer.standing.history[-1].keys()
+    assert trainer.state.best_score is not None and trainer.state.best_score > 0.8
+    assert {"cosine", "neighbours"} <= trainer.state.history[-1].keys()
     assert all(0 <= loss <= 2.1 for loss in recorder.losses("hard"))
 
 
@@ -192,25 +192,25 @@ def test_pairs_of_texts_are_embedded_one_by_one() -> None:
     train = [Example(one, other, 3.0) for one, other in zip(texts[::2], texts[1::2], strict=True)]
     held = [Example(row.text, "good " + row.text, float(i)) for i, row in enumerate(task.selection)]
     trainer = fitted(embedder(), replace(task, train=train, selection=held))
-    assert len(trainer.train_set.rows) == 64 and not trainer.labelled
-    assert len(trainer.selection_set.rows) == 2 * len(held)
-    assert "spearman" in trainer.standing.history[-1]
+    assert len(trainer.rows.train.rows) == 64 and not trainer.labelled
+    assert len(trainer.rows.selection.rows) == 2 * len(held)
+    assert "spearman" in trainer.state.history[-1]
 
 
 def test_several_labels_are_learned() -> None:
     model = gated_model(dropout=0.0)
     model.config.problem_type = "multi_label_classification"
     trainer = fitted(model, topic_task(128), max_steps=400, target_flops=0.8, finetune_epochs=25.0, finetune=True)
-    assert trainer.train_set.rows[0].label in ((0, 0), (0, 1), (1, 0), (1, 1))
-    found = trainer.standing.history[-1]
+    assert trainer.rows.train.rows[0].label in ((0, 0), (0, 1), (1, 0), (1, 1))
+    found = trainer.state.history[-1]
     assert found["score"] == pytest.approx((found["micro_f1"] + found["macro_f1"]) / 2)
-    assert trainer.standing.dense["micro_f1"] > 0.9 and trainer.standing.best_score > 0.8  # type: ignore[operator]
+    assert trainer.state.dense["micro_f1"] > 0.9 and trainer.state.best_score > 0.8  # type: ignore[operator]
 
 
 def test_a_prompt_stands_before_every_text() -> None:
     prompts: dict[str, Any] = {"prompts": {"query": "good "}, "default_prompt": "query"}
     trainer = fitted(embedder(**prompts), embed_task(), max_steps=1)
-    assert all(row.input_ids[1] == 4 for row in [*trainer.train_set.rows, *trainer.selection_set.rows])
+    assert all(row.input_ids[1] == 4 for row in [*trainer.rows.train.rows, *trainer.rows.selection.rows])
 
 
 def test_heads_of_another_kind_are_refused_and_a_number_becomes_a_score() -> None:
@@ -272,8 +272,8 @@ def test_an_interrupted_run_without_labels_goes_on(tmp_path: Any) -> None:
 
     whole, weights = train(tmp_path / "whole")
     train(tmp_path / "cut", stop=5)
-    standing, resumed = train(tmp_path / "cut", resume=True)
-    assert [row["score"] for row in standing.history] == [row["score"] for row in whole.history]
+    state, resumed = train(tmp_path / "cut", resume=True)
+    assert [row["score"] for row in state.history] == [row["score"] for row in whole.history]
     assert differing(weights, resumed) == []
 
 

@@ -219,6 +219,44 @@ def test_distilling_embeddings_compares_live_tokens_only() -> None:
     assert moved.item() - plain.total.item() == pytest.approx(100 * 0.25, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "thresholds"), [("bert", SOME), ("mpnet", SOME), ("albert", (0.95, 0.96, 0.97, 0.98))]
+)
+@pytest.mark.parametrize("layers", ["every", "last"])
+def test_distilling_kept_tokens_compares_what_each_layer_keeps(
+    name: str, thresholds: tuple[float, ...], layers: str
+) -> None:
+    """The same number whether dropped tokens are masked or left out of the tensors."""
+    model = gated_model(name, thresholds=thresholds, dropout=0.0, collapse_last=False)
+    batch = batch_of(name=name)
+    teacher = stock_copy(model)
+    inputs = {key: value for key, value in batch.items() if key != "labels"}
+    theirs = teacher(**inputs, output_hidden_states=True).hidden_states
+    gates = gates_of(model)
+    ours = model(**inputs, output_hidden_states=True).hidden_states
+    assert gates.trace is not None
+    kept = gates.trace.alive[1:]
+    assert 1 < int(kept[-1].sum(dim=1).max()) < int(kept[0].sum(dim=1).max())
+    distances = [(a[k] - b[k]).square().mean() for a, b, k in zip(ours[1:], theirs[1:], kept, strict=True)]
+    wanted = distances[-1] if layers == "last" else torch.stack(distances).mean()
+    price: dict[str, Any] = {"distill_hidden": 10.0, "distill_states": "kept", "distill_layers": layers}
+    plain = hard(model, batch).total
+    for shortened in (False, True):
+        with gates.shortening(shortened):
+            paid = hard(model, batch, teacher=teacher, **price).total
+        torch.testing.assert_close(paid - plain, 10.0 * wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_the_last_layer_alone_may_match_its_first_token() -> None:
+    batch, model = batch_of(), gated_model(thresholds=SOME, dropout=0.0)
+    teacher = stock_copy(model)
+    inputs = {key: value for key, value in batch.items() if key != "labels"}
+    theirs = teacher(**inputs, output_hidden_states=True).hidden_states[-1][:, 0]
+    ours = model(**inputs, output_hidden_states=True).hidden_states[-1][:, 0]
+    paid = hard(model, batch, teacher=teacher, distill_hidden=2.0, distill_layers="last").total
+    torch.testing.assert_close(paid - hard(model, batch).total, 2 * (ours - theirs).square().mean())
+
+
 def test_the_teacher_gets_no_gradient() -> None:
     batch, model = batch_of(), gated_model(thresholds=SOME, dropout=0.0)
     teacher = stock_copy(model)

@@ -11,25 +11,26 @@ from thresher.core.losses import distillation_loss
 from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
 from thresher.models.predict import predict
-from thresher.training.budget import measured_flops
-from thresher.training.thresher import ByQuantile, Shapes, Thresher
+from thresher.training.falling import ByQuantile
+from thresher.training.thresher import Race, Thresher
 from thresher.training.trainer import Trainer
 
 LAYERS, TARGET = 6, 0.6
 
 
-def racing(steps: int | None = 20, **settings: Any) -> tuple[Trainer, Thresher, Shapes]:
+def racing(steps: int | None = 20, **settings: Any) -> tuple[Trainer, Thresher, Race]:
     model = gated_model(layers=LAYERS, **{name: settings.pop(name) for name in ("scale",) if name in settings})
     more = {"hard_epochs": 0.0, "soft_epochs": 0.0} if steps is None else {"max_steps": steps}
     config = quick(method="thresher", target_flops=TARGET, **more, **settings)
     trainer = trainer_for(model, config, task=keyword_task(96, selection=120))
     rule = gates_of(model).rule
-    assert isinstance(rule, Shapes) and isinstance(trainer.method, Thresher)
+    assert isinstance(rule, Race) and isinstance(trainer.method, Thresher)
     return trainer, trainer.method, rule
 
 
-def test_shapes_take_turns_and_each_step_moves_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, method, rule = racing()
+@pytest.mark.parametrize("end", [0.3, 0.6, 0.9])
+def test_shapes_take_turns_and_each_step_moves_its_own(end: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, method, rule = racing(race_end=end)
     used: list[int] = []
     moved: list[int] = []
 
@@ -38,11 +39,11 @@ def test_shapes_take_turns_and_each_step_moves_its_own(monkeypatch: pytest.Monke
         assert len(found) == 1, "a step has the thresholds of one shape that is in the race"
         used.append(found[0])
 
-    plain = Shapes.track
+    plain = Race.track
     monkeypatch.setattr(method, "before_hard_step", before)
-    monkeypatch.setattr(Shapes, "track", lambda self, i, kept: (moved.append(i), plain(self, i, kept)))
+    monkeypatch.setattr(Race, "track", lambda self, i, kept: (moved.append(i), plain(self, i, kept)))
     trainer.fit()
-    first, last = (int(share * trainer._hard_steps) + 1 for share in (0.15, 0.3))
+    first, last = (int(share * trainer._hard_steps) + 1 for share in (end / 2, end))
     assert used[:first] == [step % 4 for step in range(first)]
     assert len(set(used[first:last])) == 2 and len(set(used[last:])) == 1
     assert moved == used[: len(moved)]
@@ -50,7 +51,7 @@ def test_shapes_take_turns_and_each_step_moves_its_own(monkeypatch: pytest.Monke
 
 def test_shapes_are_compared_at_the_same_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thresholds drift while others train; here they run away."""
-    monkeypatch.setattr(Shapes, "track", lambda self, index, kept: self.thresholds[index].mul_(1.5))
+    monkeypatch.setattr(Race, "track", lambda self, index, kept: self.thresholds[index].mul_(1.5))
     trainer, method, _ = racing()
     costs: list[float] = []
     plain = trainer.judge.divergence_from
@@ -73,7 +74,7 @@ def test_the_nearest_to_the_dense_model_stays() -> None:
     ranked = sorted(first["divergence_by_width"], key=lambda width: first["divergence_by_width"][width])
     assert set(last["divergence_by_width"]) == set(ranked[:2])
     (left,) = rule.in_race()
-    assert f"{method._widths[left]:g}" == min(last["divergence_by_width"], key=last["divergence_by_width"].get)
+    assert method._name(left) == min(last["divergence_by_width"], key=last["divergence_by_width"].get)
 
 
 def test_the_divergence_is_that_of_plain_probabilities() -> None:
@@ -104,6 +105,17 @@ def test_without_a_step_the_nearest_is_taken_too(monkeypatch: pytest.MonkeyPatch
     assert method.about()["race"] == [{"step": 0, "divergence_by_width": {"1": 0.4, "1.5": 0.3, "2.5": 0.1, "4": 0.2}}]
 
 
+@pytest.mark.parametrize(("later", "judged"), [(False, {"2.5", "4"}), (True, {"1", "2.5"})])
+def test_the_narrowest_may_be_judged_at_the_end(later: bool, judged: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the farthest from the dense model halfway, and would be gone."""
+    _, method, rule = racing(narrow_later=later)
+    dictated = {0: 0.4, 1: 0.3, 2: 0.1, 3: 0.2}
+    monkeypatch.setattr(Thresher, "_divergence_of", lambda self, i: dictated[i])
+    kept = method._best_of(rule.in_race(), 2, 5)
+    assert {method._name(index) for index in kept} == judged
+    assert method._best_of(kept, 1, 10) == [2], "at the end nothing counts but the distance"
+
+
 @pytest.mark.parametrize("scale", ["relative", "paper"])
 def test_the_cost_that_is_said_is_the_cost_that_shapes_have(scale: str) -> None:
     """Scores that are divided by the length are small in long texts: batches of like lengths would not agree."""
@@ -112,7 +124,7 @@ def test_the_cost_that_is_said_is_the_cost_that_shapes_have(scale: str) -> None:
     gates_of(trainer.model).set_mode("hard")
     for index in rule.in_race():
         rule.take(index)
-        assert measured_flops(trainer.model, trainer._selection_sample) == pytest.approx(said, abs=0.02)
+        assert method.run.cost() == pytest.approx(said, abs=0.02)
 
 
 def test_a_threshold_is_the_mean_over_tokens() -> None:

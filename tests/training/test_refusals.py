@@ -47,8 +47,8 @@ def test_more_micro_batches_than_rows_are_refused_before_training(batch_size: in
 def test_long_rows_are_truncated_and_counted() -> None:
     trainer = trainer_for(gated_model(), quick(max_length=8))
     lengths = [len(example.text.split()) + 2 for example in keyword_task().train]
-    assert max(trainer.train_set.lengths) == 8
-    assert trainer.train_set.truncated == sum(length > 8 for length in lengths) > 0
+    assert max(trainer.rows.train.lengths) == 8
+    assert trainer.rows.train.truncated == sum(length > 8 for length in lengths) > 0
 
 
 def test_other_classes_are_refused_unless_the_head_is_trained_for_them() -> None:

@@ -27,7 +27,7 @@ from thresher.errors import RunError
 from thresher.models.attach import gates_of
 from thresher.tasks.task import Task
 from thresher.training.snapshot import read_snapshot
-from thresher.training.trainer import Standing, Trainer
+from thresher.training.trainer import Trainer, TrainingState
 
 STEPS = 5
 CHECKPOINTS = (2, 5)
@@ -78,7 +78,7 @@ def train(
     finetune: bool = True,
     task: Task | None = None,
     name: str = "bert",
-) -> tuple[dict[str, Tensor], Standing, Trainer]:
+) -> tuple[dict[str, Tensor], TrainingState, Trainer]:
     model = gated_model(name, seed=seed, **(prune or {}))
     trainer = Trainer(
         model,
@@ -92,8 +92,8 @@ def train(
         progress=progress,
         device="cpu",
     )
-    standing = trainer.fit()
-    return weights_of(model), standing, trainer
+    state = trainer.fit()
+    return weights_of(model), state, trainer
 
 
 def interrupt(work: Path, stage: str, step: int, **changes: Any) -> None:
@@ -102,7 +102,7 @@ def interrupt(work: Path, stage: str, step: int, **changes: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole() -> tuple[dict[str, Tensor], Standing, Trainer]:
+def whole() -> tuple[dict[str, Tensor], TrainingState, Trainer]:
     """The uninterrupted run, which writes no states at all."""
     return train(None, progress=Recorder())
 
@@ -122,13 +122,13 @@ def test_a_resumed_run_is_the_uninterrupted_one(whole: Any, tmp_path: Path, stag
     interrupt(tmp_path, stage, step)
     recorder = Recorder()
     # The resumed process starts with other random weights: everything must come from the saved state.
-    weights, standing, trainer = train(tmp_path, progress=recorder, resume=True, seed=9)
+    weights, state, trainer = train(tmp_path, progress=recorder, resume=True, seed=9)
     expected, uninterrupted, original = whole
     assert differing(weights, expected) == []
     assert differing(trainer.dense_weights(), original.dense_weights()) == []
-    assert standing.history == uninterrupted.history
-    assert standing.dense == uninterrupted.dense
-    assert (standing.best_score, standing.best_fits) == (uninterrupted.best_score, uninterrupted.best_fits)
+    assert state.history == uninterrupted.history
+    assert state.dense == uninterrupted.dense
+    assert (state.best_score, state.best_fits) == (uninterrupted.best_score, uninterrupted.best_fits)
     from_step = 2 if step == 3 else step
     assert f"resuming at stage {stage}, step {from_step}" in recorder.notes
     repeated = [done for name, _, done in recorder.begun if name == stage]
@@ -144,10 +144,10 @@ def test_a_signal_loses_no_step(whole: Any, tmp_path: Path, stage: str, step: in
         train(tmp_path, progress=Told(stage, step, number))
     assert signal.getsignal(number) is before
     recorder = Recorder()
-    weights, standing, _ = train(tmp_path, progress=recorder, resume=True, seed=9)
+    weights, state, _ = train(tmp_path, progress=recorder, resume=True, seed=9)
     assert f"resuming at stage {stage}, step {step}" in recorder.notes
     assert differing(weights, whole[0]) == []
-    assert standing.history == whole[1].history
+    assert state.history == whole[1].history
 
 
 def test_without_a_work_folder_a_signal_ends_the_run_at_once() -> None:
@@ -160,9 +160,9 @@ def test_without_a_work_folder_a_signal_ends_the_run_at_once() -> None:
 def test_interrupted_twice(whole: Any, tmp_path: Path) -> None:
     interrupt(tmp_path, "finetune", 2)
     interrupt(tmp_path, "soft", 4, resume=True, seed=3)
-    weights, standing, _ = train(tmp_path, resume=True, seed=4)
+    weights, state, _ = train(tmp_path, resume=True, seed=4)
     assert differing(weights, whole[0]) == []
-    assert standing.history == whole[1].history
+    assert state.history == whole[1].history
 
 
 @pytest.mark.parametrize("search", [0, 1])
@@ -176,13 +176,13 @@ def test_interrupted_while_looking_for_thresholds(whole: Any, tmp_path: Path, se
 
 
 def test_saving_states_changes_nothing(whole: Any, tmp_path: Path) -> None:
-    weights, standing, _ = train(tmp_path)
+    weights, state, _ = train(tmp_path)
     assert differing(weights, whole[0]) == []
-    assert standing.history == whole[1].history
+    assert state.history == whole[1].history
     # A finished run that is resumed is still that run.
-    again, standing, _ = train(tmp_path, resume=True, seed=9)
+    again, state, _ = train(tmp_path, resume=True, seed=9)
     assert differing(again, whole[0]) == []
-    assert standing.history == whole[1].history
+    assert state.history == whole[1].history
 
 
 def test_the_paper_recipe_resumes(tmp_path: Path) -> None:
@@ -190,17 +190,17 @@ def test_the_paper_recipe_resumes(tmp_path: Path) -> None:
         "paper", precision="fp32", max_steps=4, batch_size=8, evals_per_stage=2, save_seconds=0.0
     )
     changes: dict[str, Any] = {"config": config, "prune": RECIPES["paper"]["prune"], "finetune": False}
-    expected, standing, _ = train(None, **changes)
+    expected, state, _ = train(None, **changes)
     interrupt(tmp_path, "soft", 2, **changes)
     weights, again, _ = train(tmp_path, resume=True, seed=9, **changes)
     assert differing(weights, expected) == []
-    assert again.history == standing.history
+    assert again.history == state.history
 
 
 def test_time_adds_up(tmp_path: Path) -> None:
     interrupt(tmp_path, "finetune", 2)
     trainer = trainer_for(gated_model(), CONFIG, finetune=True, work=tmp_path, resume=True)
-    before = trainer.standing.seconds
+    before = trainer.state.seconds
     assert before > 0
     assert trainer.fit().seconds > before
 
@@ -283,9 +283,9 @@ def test_a_failed_write_keeps_the_run_resumable(whole: Any, tmp_path: Path, monk
     with pytest.raises(OSError, match="no space"):
         train(tmp_path)
     monkeypatch.undo()
-    weights, standing, _ = train(tmp_path, resume=True, seed=9)
+    weights, state, _ = train(tmp_path, resume=True, seed=9)
     assert differing(weights, whole[0]) == []
-    assert standing.history == whole[1].history
+    assert state.history == whole[1].history
 
 
 def test_the_gates_are_hard_after_resuming_a_finished_run(tmp_path: Path) -> None:
@@ -302,8 +302,8 @@ def test_a_young_state_is_not_written_again(tmp_path: Path) -> None:
     interrupt(tmp_path / "early", "finetune", STEPS - 1, config=rarely)
     assert not (tmp_path / "early").exists()
     interrupt(tmp_path / "late", "hard", 4, config=rarely)
-    standing = read_snapshot(tmp_path / "late")[1]["standing"]
-    assert (standing["stage"], standing["step"]) == ("soft", STEPS)
+    state = read_snapshot(tmp_path / "late")[1]["standing"]
+    assert (state["stage"], state["step"]) == ("soft", STEPS)
 
 
 def test_how_steps_run_may_change_between_interruption_and_resumption(whole: Any, tmp_path: Path) -> None:

@@ -122,9 +122,9 @@ def test_later_trials_are_shorter_and_learn_from_the_dense_model_too(
     original = Trainer.fit
 
     def fit(self: Any) -> Any:
-        standing = original(self)
-        starts.append((self.config.soft_epochs, self.config.hard_epochs, standing.dense["score"], self.dense_weights()))
-        return standing
+        state = original(self)
+        starts.append((self.config.soft_epochs, self.config.hard_epochs, state.dense["score"], self.dense_weights()))
+        return state
 
     monkeypatch.setattr(Trainer, "fit", fit)
     seen = Recorder()

@@ -348,13 +348,13 @@ def test_a_step_without_finite_gradients_changes_nothing(device: str) -> None:
         device=device,
     )
     before = {name: value.cpu().clone() for name, value in model.state_dict().items()}
-    standing = trainer.fit()
+    state = trainer.fit()
     after = {name: value.cpu() for name, value in model.state_dict().items()}
     assert all(bool(torch.isfinite(value).all()) for name, value in after.items() if "thresholds" not in name)
     assert any(not torch.equal(after[name], before[name]) for name in after)
-    assert standing.best_score is not None
+    assert state.best_score is not None
     assert "1 of 16 steps were passed over: their gradients were not finite" in said.notes
-    assert standing.history[-1]["passed_over"] == 1
+    assert state.history[-1]["passed_over"] == 1
 
 
 def test_a_stage_of_spoiled_steps_is_an_error(tmp_path: Path) -> None:

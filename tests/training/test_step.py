@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.training.test_more import beside
 from tests.training.tiny import gated_model, keyword_task, quick, tiny_tokenizer, tokenizer_for
 from thresher.models.attach import gates_of
 from thresher.training import step as module
@@ -18,24 +19,28 @@ pytestmark = pytest.mark.gpu
 
 
 def trained(
-    name: str = "bert", *, record: bool, dropout: float = 0.0, **changes: Any
+    name: str = "bert", *, record: bool, dropout: float = 0.0, more: int = 0, **changes: Any
 ) -> tuple[dict[str, torch.Tensor], Any]:
+    """`more`: rows without labels beside those of the task."""
     model = gated_model(name, dropout=dropout)
     config = quick(record=record, soft_epochs=0.0, max_steps=24, **changes)
-    trainer = Trainer(model, tokenizer_for(name), keyword_task(), config, method=Ltp, finetune=True, device="cuda")
-    standing = trainer.fit()
-    return {name: value.cpu() for name, value in model.state_dict().items()}, standing
+    task = beside(keyword_task(), more) if more else keyword_task()
+    trainer = Trainer(model, tokenizer_for(name), task, config, method=Ltp, finetune=True, device="cuda")
+    state = trainer.fit()
+    return {name: value.cpu() for name, value in model.state_dict().items()}, state
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "mpnet", "distilbert", "albert"])
 def test_recorded_steps_train_the_same_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights, thresholds that the controller moves, and every score on the way; with and without a hidden teacher."""
+    """Weights, thresholds that the controller moves, and every score on the way; with and without a hidden teacher,
+    rows without labels, and the mean of weights."""
     replays: list[int] = []
     original = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(module.torch.cuda.CUDAGraph, "replay", lambda self: (replays.append(1), original(self))[1])
-    changes: tuple[dict[str, Any], ...] = ({}, {"distill_hidden": 0.5})
+    kept = {"distill_hidden": 0.5, "distill_states": "kept"}
+    changes: tuple[dict[str, Any], ...] = ({}, {"distill_hidden": 0.5}, kept, {"average": 0.5}, {"more": 20})
     for more in changes:
-        ours, standing = trained(name, record=True, **more)
+        ours, state = trained(name, record=True, **more)
         assert len(replays) > 20, "most steps are replayed"
         replays.clear()
         theirs, wanted = trained(name, record=False, **more)
@@ -45,7 +50,7 @@ def test_recorded_steps_train_the_same_model(name: str, monkeypatch: pytest.Monk
             if re.search(r"(key|k|k_lin)\.bias$", key):
                 continue
             torch.testing.assert_close(ours[key], value, atol=1e-3, rtol=1e-2, msg=lambda text, n=key: f"{n}: {text}")
-        assert [row["score"] for row in standing.history] == pytest.approx([row["score"] for row in wanted.history])
+        assert [row["score"] for row in state.history] == pytest.approx([row["score"] for row in wanted.history])
 
 
 def test_recorded_dropout_is_new_in_every_step_and_the_same_in_every_run() -> None:

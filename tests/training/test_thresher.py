@@ -11,7 +11,8 @@ from thresher.errors import ConfigError
 from thresher.models.attach import gates_of
 from thresher.models.gating import Trace
 from thresher.training import thresher as thresher_method
-from thresher.training.thresher import ByQuantile, Shapes
+from thresher.training.falling import ByQuantile
+from thresher.training.thresher import Race
 
 LAYERS = 6
 
@@ -34,7 +35,7 @@ def test_the_threshold_leaves_the_share() -> None:
 
 
 def test_thresholds_move_towards_their_shares() -> None:
-    shapes = Shapes(2, 4, floor=0.01)
+    shapes = Race(2, 4, floor=0.01)
     shapes.shares[1] = torch.tensor([1.0, 0.6, 0.3, 0.0])
     shapes.thresholds[1] = torch.tensor([0.0, 0.5, 0.5, math.inf])
     shapes.track(1, [1.0, 0.8, 0.2, 0.0])
@@ -45,7 +46,7 @@ def test_thresholds_move_towards_their_shares() -> None:
 
 
 def test_a_threshold_below_the_floor_moves_from_the_floor() -> None:
-    shapes = Shapes(1, 3, floor=0.0001)
+    shapes = Race(1, 3, floor=0.0001)
     shapes.shares[0] = torch.tensor([0.5, 0.5, 0.0])
     shapes.thresholds[0] = torch.tensor([0.0, 0.005, math.inf])
     shapes.track(0, [0.5, 0.5, 0.0])
@@ -57,13 +58,13 @@ def test_the_floor_is_in_the_unit_of_the_scores() -> None:
     for scale in ("relative", "paper"):
         model = gated_model(scale=scale)
         trainer = trainer_for(model, quick(method="thresher"), method=method_named("thresher"), task=task)
-        mean = sum(trainer.selection_set.lengths) / len(trainer.selection_set.lengths)
+        mean = sum(trainer.rows.selection.lengths) / len(trainer.rows.selection.lengths)
         assert gates_of(model).rule.floor == pytest.approx(0.01 if scale == "relative" else 0.01 / mean)  # type: ignore[union-attr]
 
 
 def test_evaluation_costs_the_target_wherever_training_drifted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under dropout a layer keeps another share than without; here thresholds run away altogether."""
-    monkeypatch.setattr(Shapes, "track", lambda self, index, kept: self.thresholds[index].mul_(1.3))
+    monkeypatch.setattr(Race, "track", lambda self, index, kept: self.thresholds[index].mul_(1.3))
     model = gated_model(layers=LAYERS)
     config = quick(method="thresher", target_flops=0.6, max_steps=20, lr=1e-6)
     found = trainer_for(model, config, method=method_named("thresher"), task=keyword_task(128, selection=200)).fit()
@@ -79,7 +80,7 @@ def test_shapes_differ_and_one_is_left_however_few_the_steps(layers: int, shapes
         config = quick(method="thresher", target_flops=target, max_steps=steps)
         trainer = trainer_for(model, config, method=method_named("thresher"))
         rule = gates_of(model).rule
-        assert isinstance(rule, Shapes) and len(rule.racing) == trainer.method.searches == shapes
+        assert isinstance(rule, Race) and len(rule.racing) == trainer.method.searches == shapes
         trainer.fit()
         assert rule.in_race() == [int(rule.racing.nonzero())]
 
@@ -91,7 +92,7 @@ def test_one_width_is_one_shape_without_a_race() -> None:
     config = quick(method="thresher", target_flops=0.6, max_steps=8, widths=[6])
     trainer = trainer_for(model, config, method=method_named("thresher"), progress=recorder)
     rule = gates_of(model).rule
-    assert isinstance(rule, Shapes) and len(rule.racing) == 1
+    assert isinstance(rule, Race) and len(rule.racing) == 1
     trainer.fit()
     falls = -torch.diff(rule.shares[0], prepend=torch.ones(1))[:-1]
     assert falls.sum() == pytest.approx(1.0) and falls.max() <= 1 / 3 + 0.01

@@ -89,6 +89,24 @@ def test_every_method_that_applies_trains(means: str, method: str) -> None:
     assert bool(torch.isfinite(trainer.teacher_logits).all())
 
 
+def test_every_layers_output_says_where_its_tokens_are() -> None:
+    """The last one has all tokens in their places, those that were left out among them."""
+    model = model_for("tags", score="attention").eval()
+    gates = gates_of(model)
+    gates.set_thresholds([0.7, 0.9, 1.0, 1.2])
+    ids = torch.randint(6, len(VOCABULARY), (5, 24), generator=torch.Generator().manual_seed(1))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    whole = model(**inputs, output_hidden_states=True).hidden_states[1:]
+    with gates.shortening():
+        short = model(**inputs, output_hidden_states=True).hidden_states[1:]
+    assert gates.trace is not None
+    assert short[-2].shape[1] < short[-1].shape[1] == 24, "something was left out before the end"
+    for ours, theirs, (places, live) in zip(short, whole, gates.trace.outputs_at(), strict=True):
+        assert places is not None and live.shape == ours.shape[:2]
+        wanted = theirs.gather(1, places[:, :, None].expand_as(ours))
+        torch.testing.assert_close(ours[live], wanted[live], atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("means", SPECS)
 def test_collapse_is_refused_by_name(means: str) -> None:
     with pytest.raises(ConfigError, match="'collapse' leaves first tokens alone, and the head reads every token"):
@@ -101,7 +119,7 @@ def test_it_is_learned_and_kept(means: str, steps: int, least: float) -> None:
     trainer = trained(means, rows=512, max_steps=steps, finetune_epochs=20, target_flops=0.6, lr=3e-3, batch_size=32)
     model, made = trainer.model, trainer.task
     threshold = chosen_threshold(model, tiny_tokenizer(), made)
-    dense = trainer.standing.dense["score"]
+    dense = trainer.state.dense["score"]
     found = evaluate(model, tiny_tokenizer(), made, null_threshold=threshold)
     assert dense > least, "the dense model has learned it"
     assert found.metrics["f1"] > least - 0.05
@@ -117,3 +135,13 @@ def test_rows_without_labels_learn_from_the_dense_model() -> None:
     )
     again.fit()
     assert 0 <= again.judge.evaluate(pruned=True)["score"] <= 1
+
+
+@pytest.mark.parametrize("means", SPECS)
+def test_some_of_the_context_reaches_the_end(means: str) -> None:
+    """Where every token is read, no layer leaves protected tokens alone; a floor is a share of the target."""
+    trainer = trained(means, target_flops=0.7, max_steps=12, widths=[3], floors=[0.3])
+    thresholds = gates_of(trainer.model).thresholds
+    assert not torch.isinf(thresholds).any(), "every layer leaves some"
+    names = list(trained(means, target_flops=0.7, max_steps=12).gates.about["race"][0]["divergence_by_width"])
+    assert names == ["1", "1 to 0.4"]  # three of twelve layers are one of four

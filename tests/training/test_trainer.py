@@ -111,8 +111,8 @@ def test_the_best_fine_tuned_checkpoint_becomes_the_teacher(monkeypatch: pytest.
         return {"score": 1.0 - 0.1 * len(seen)} | ({} if found.kept is None else {"relative_flops": 0.6})
 
     monkeypatch.setattr(trainer.judge, "score", falling)
-    standing = trainer.fit()
-    assert [row["score"] for row in standing.history[:2]] == pytest.approx([0.9, 0.8])
+    state = trainer.fit()
+    assert [row["score"] for row in state.history[:2]] == pytest.approx([0.9, 0.8])
     assert not torch.equal(seen[0]["classifier.weight"], seen[1]["classifier.weight"])
     dense = trainer.dense_weights()
     assert all(torch.equal(value, seen[0][name]) for name, value in dense.items())
@@ -127,8 +127,8 @@ def test_a_model_with_a_head_is_its_own_teacher() -> None:
     start = weights_of(model)
     trainer, recorder = trainer_for(model, quick(max_steps=1)), Recorder()
     trainer.progress = recorder
-    standing = trainer.fit()
-    assert [row["stage"] for row in standing.history] == ["soft", "hard"]
+    state = trainer.fit()
+    assert [row["stage"] for row in state.history] == ["soft", "hard"]
     assert "finetune" not in [name for name, _, _ in recorder.begun]
     dense = trainer.dense_weights()
     assert all(torch.equal(value, start[name]) for name, value in dense.items())
@@ -154,9 +154,9 @@ def test_the_temperature_falls_geometrically() -> None:
 def test_no_soft_and_no_hard_steps_still_meet_the_target() -> None:
     model = gated_model()
     before = weights_of(model)
-    standing = trainer_for(model, quick(soft_epochs=0.0, hard_epochs=0.0, target_flops=0.6)).fit()
+    state = trainer_for(model, quick(soft_epochs=0.0, hard_epochs=0.0, target_flops=0.6)).fit()
     assert differing(weights_of(model), before) == ["bert.thresher_gates.thresholds"]
-    assert standing.best_score is not None and gates_of(model).mode == "hard"
+    assert state.best_score is not None and gates_of(model).mode == "hard"
     rows = padded_batches(encode(tiny_tokenizer(), keyword_task().train, max_length=32, positions=None), pad_id=0)
     assert measured_flops(model, rows) == pytest.approx(0.6, abs=0.01)
 
@@ -182,13 +182,13 @@ def test_the_paper_recipe_runs_as_written() -> None:
         original()
 
     trainer._hard = hard  # type: ignore[method-assign]
-    standing = trainer.fit()
+    state = trainer.fit()
     assert [name for name, _, _ in recorder.begun] == ["soft", "hard"]
     moved = [abs(now - then) for now, then in zip(gates.thresholds.tolist(), ramp, strict=True)]
     assert all(1e-5 < distance < 1e-2 for distance in moved), moved
     assert gates.thresholds.tolist() == after_soft[0]
     assert gates.soft_mask == "plain" and gates.temperature == pytest.approx(1e-3)
-    assert standing.best_fits
+    assert state.best_fits
     assert not torch.equal(model.get_input_embeddings().weight, gated_model().get_input_embeddings().weight)
 
 
@@ -201,9 +201,13 @@ def test_lambda_pulls_thresholds_up() -> None:
     assert (gates_of(model).thresholds > start + 0.01).all()
 
 
-def test_hidden_distillation_changes_the_hard_stage() -> None:
-    plain, hidden = short_run(), short_run(distill_hidden=5.0)
-    assert "classifier.weight" in differing(plain, hidden)
+@pytest.mark.parametrize("states", ["first_token", "kept", "embeddings"])
+@pytest.mark.parametrize("method", ["ltp", "thresher", "dense"])
+def test_hidden_distillation_changes_the_hard_stage(method: str, states: str) -> None:
+    """The control has it, too."""
+    own = {"method": method, "target_flops": 1.0 if method == "dense" else 0.6}
+    plain, hidden = short_run(**own), short_run(**own, distill_hidden=5.0, distill_states=states)
+    assert any("encoder" in name for name in differing(plain, hidden))
 
 
 # --- which checkpoint is kept ----------------------------------------------------------------------------------------
@@ -222,7 +226,7 @@ def considered(*found: tuple[float, float], target: float | None = 0.5) -> tuple
         model.classifier.bias.fill_(-1.0)
     trainer._restore_best()
     chosen = int(model.classifier.bias[0])
-    return trainer.standing.best_score, trainer.standing.best_fits, chosen
+    return trainer.state.best_score, trainer.state.best_fits, chosen
 
 
 def test_among_those_within_the_target_the_best_score_wins() -> None:
@@ -260,8 +264,8 @@ def test_regression_is_learned() -> None:
         max_steps=None, batch_size=16, lr=2e-3, finetune_epochs=12, soft_epochs=2, hard_epochs=4, target_flops=0.6
     )
     trainer = trainer_for(model, config, task=value_task(128), finetune=True)
-    standing = trainer.fit()
-    assert standing.dense["pearson"] > 0.8
+    state = trainer.fit()
+    assert state.dense["pearson"] > 0.8
     found = trainer.judge.evaluate(pruned=True)
     assert found["pearson"] > 0.7
     assert found["score"] == pytest.approx((found["pearson"] + found["spearman"]) / 2)
@@ -273,8 +277,8 @@ def test_families_train(name: str) -> None:
     model = gated_model(name)
     start = weights_of(model)
     trainer = trainer_for(model, quick(max_steps=2, distill_hidden=0.1), tokenizer=tokenizer_for(name), finetune=True)
-    standing = trainer.fit()
-    assert [row["step"] for row in standing.history] == [1, 2] * 3
+    state = trainer.fit()
+    assert [row["step"] for row in state.history] == [1, 2] * 3
     still = {known for known, value in weights_of(model).items() if torch.equal(value, start[known])}
     # A key's bias adds the same to every key, so softmax leaves it without gradient; a zero stays without decay.
     frozen = {known for known in still if known.endswith(("word_embeddings.weight", "position_ids", "token_type_ids"))}

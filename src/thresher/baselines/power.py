@@ -80,7 +80,7 @@ class Power(Method):
             total = total + self.config.budget_weight * budget_term(flops, self.config.target_flops)
         return Loss(total=total, flops=flops.detach())
 
-    def after_soft_step(self) -> None:
+    def after_soft_step(self, flops: float | None) -> None:
         with torch.no_grad():
             self.rule.retention.clamp_(0.0, 1.0)
         self.rule.take_counts()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from thresher.bulk.rows import Item
+from thresher.engine.predictions import cut_vectors
 
 if TYPE_CHECKING:
     from thresher.engine.answers import Answers as Found
@@ -45,10 +46,12 @@ class Answers:
     truncated: int = 0
 
 
-def answer(engine: "Engine", items: Sequence[Item], heard: Callable[[int], None]) -> Answers:
+def answer(
+    engine: "Engine", items: Sequence[Item], heard: Callable[[int], None], *, dimensions: int | None = None
+) -> Answers:
     """Answers to all items; one that cannot be answered has an error. They depend on these items only.
 
-    `heard` is told now and then how many are answered.
+    `heard` is told now and then how many are answered. `dimensions`: of embeddings, None for all.
     """
     if engine.head.reads == "tokens":
         return _of_tokens(engine, items, heard)
@@ -57,7 +60,7 @@ def answer(engine: "Engine", items: Sequence[Item], heard: Callable[[int], None]
         heard(len(found.errors))
         good = part.good
         shares = _shares(part)
-        for name, values in _columns(part, shares).items():
+        for name, values in _columns(part, shares, dimensions).items():
             found.columns[name] += [value if there else None for value, there in zip(values, good, strict=True)]
         found.errors += part.errors.tolist()
         found.tokens += int(part.tokens[good].sum())
@@ -99,12 +102,12 @@ def _shares(part: "Found") -> Any:
     return np.divide(kept.sum(axis=1), whole, out=np.ones(len(part)), where=whole > 0)
 
 
-def _columns(part: "Found", shares: Any) -> dict[str, Sequence[Any]]:
+def _columns(part: "Found", shares: Any, dimensions: int | None) -> dict[str, Sequence[Any]]:
     """What RESULTS names, for every text; where it has an error, anything."""
     means = part.head.means
     found: dict[str, Sequence[Any]] = {}
     if means == "embedding":
-        found["embedding"] = list(part.outputs)
+        found["embedding"] = list(cut_vectors(part.head, part.outputs, dimensions))
     elif means in ("value", "score"):
         found[means] = part.values.tolist()
     else:

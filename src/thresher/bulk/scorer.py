@@ -13,7 +13,8 @@ from thresher.bulk.reading import Chunk
 from thresher.bulk.rows import Columns, Row, parse_chunk
 from thresher.bulk.store import Done
 from thresher.bulk.writing import Layout, render
-from thresher.errors import ModelError
+from thresher.engine.checks import check_dimensions
+from thresher.errors import ConfigError, ModelError
 
 Heard = Callable[[int, int], None]  # is told now and then of rows, and bytes of the input, in parts not done yet
 FIRST_ERROR = 300  # characters of an error that are remembered
@@ -29,6 +30,8 @@ class Setting:
     dial: float = 1.0
     max_length: int | None = None
     workers: int | None = None
+    means: str | None = None
+    dimensions: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,11 +88,16 @@ class Scorer:
             dial=setting.dial,
             max_length=setting.max_length,
             workers=setting.workers,
+            means=setting.means,
         )
         about, head = self.engine.describe(), self.engine.head
         if head.means not in RESULTS:
             raise ModelError(f"{setting.run} has a head for {head.means}; files are scored for: {', '.join(RESULTS)}")
+        if setting.dimensions is not None and head.means != "embedding":
+            raise ConfigError(f"dimensions = {setting.dimensions} is of embeddings, and {setting.run} has none")
         width = int(head.width or about["width"]) if head.means == "embedding" else 0
+        width = check_dimensions(setting.dimensions, width) or width
+        self.dimensions = setting.dimensions
         self.about = About(head.means, width, str(about["device"]), str(about["dtype"]), str(about["why"]))
 
     def compute(self, part: Part) -> Computed:
@@ -98,7 +106,8 @@ class Scorer:
         return _rendered(part, rows, self._answers(rows, lambda count: None))
 
     def _answers(self, rows: list[Row], heard: Callable[[int], None]) -> Answers:
-        return answer(self.engine, [row.item for row in rows if row.item is not None], heard)
+        items = [row.item for row in rows if row.item is not None]
+        return answer(self.engine, items, heard, dimensions=self.dimensions)
 
     def run(self, parts: Iterator[Part], heard: Heard) -> Iterator[Computed]:
         """Parts in their order. The next is read, and the last one written out, while one is computed."""

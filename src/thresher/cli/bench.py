@@ -30,7 +30,8 @@ SHORT = {
     "sentence transformers, sorted": "ST sorted",
 }
 COLUMNS = (
-    "per s: texts per second, median of the rounds; x HF: over HF fp32;\n"
+    "per s: texts per second, median of the rounds (~: did not settle);\n"
+    "x HF: over HF fp32;\n"
     "x best: over the fastest row that is not ours; ms: of one text alone, median;\n"
     "agree: {same} HF fp32;\n"
     "FLOPs: paper's count, at most so many where the last layer is not down to\n"
@@ -73,7 +74,7 @@ def bench(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="about how long the race may take where --rows and --rounds do not say")
+        float, typer.Option(help="about how long all of it may take where --rows and --rounds do not say")
     ] = 240.0,
     threads: Annotated[int | None, typer.Option(help="processor threads; default: all cores", min=1)] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda, each with rivals of its own; auto is cpu")] = "auto",
@@ -187,20 +188,31 @@ def _legend(result: dict[str, Any]) -> str:
 
 def _unsteady(rows: list[dict[str, Any]]) -> str:
     """How far the rounds of one row lie apart at most: what of a difference may be the machine's doing."""
+    from thresher.evaluation.speed import AGREE
 
     def spread(row: dict[str, Any]) -> float:
         return float((row["texts_per_s_high"] - row["texts_per_s_low"]) / row["texts_per_s"])
 
     worst = max(rows, key=spread)
-    name = f"{SHORT.get(worst['engine'], worst['engine'])} {_arithmetic(worst)}"
-    return f"rounds of one row differ by up to {100 * spread(worst):.0f}% ({name}); ranges and p95 are in --json"
+    said = (
+        f"rounds of one row differ by up to {100 * spread(worst):.0f}% ({_named(worst)}); ranges and p95 are in --json"
+    )
+    loose = [_named(row) for row in rows if not row["settled"]]
+    if not loose:
+        return said
+    rule = f"not two rounds, or not more than half of them, lie within {AGREE:.0%} of the median"
+    return f"{said}\ndid not settle: {'; '.join(loose)}\n  {rule}: measure with more --rounds, or on an idle machine"
+
+
+def _named(row: dict[str, Any]) -> str:
+    return f"{SHORT.get(row['engine'], row['engine'])} {_arithmetic(row)}"
 
 
 def _missing_rows(missing: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Why rows are missing -> their names as in the table: a package that is not installed costs several."""
     found: dict[str, list[str]] = {}
     for row in missing:
-        found.setdefault(row["why"], []).append(f"{SHORT.get(row['engine'], row['engine'])} {_arithmetic(row)}")
+        found.setdefault(row["why"], []).append(_named(row))
     return found
 
 
@@ -219,7 +231,7 @@ def _table(result: dict[str, Any]) -> "Table":
         table.add_row(
             SHORT.get(row["engine"], row["engine"]),
             _arithmetic(row),
-            f"{row['texts_per_s']:.0f}",
+            f"{row['texts_per_s']:.0f}{'' if row['settled'] else '~'}",
             f"{row['ratio_hugging_face']:.2f}",
             f"{row['ratio_best_rival']:.2f}",
             _ms(row["latency_ms_p50"]),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thresher.cli.options import AsJson, DataFolder, TaskName
+from thresher.cli.options import AsJson, DataFolder, IsReranker, TaskName
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,9 +33,7 @@ def calibrate(
     ] = None,
     rows: Annotated[int, typer.Option(help="at most this many texts, at least 64; half fit, half judge")] = 512,
     max_length: Annotated[int | None, typer.Option(help="longest sequence in tokens; default: the model's")] = None,
-    rerank: Annotated[
-        bool, typer.Option("--rerank", help="the model's one output is a reranker's score, though it does not say so")
-    ] = False,
+    rerank: IsReranker = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in --out")] = False,
     as_json: AsJson = False,
 ) -> None:

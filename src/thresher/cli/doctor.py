@@ -16,7 +16,7 @@ EXTRAS = {
     "figures": ("thresher reproduce", ("matplotlib",)),
     "st": ("models inside SentenceTransformer and CrossEncoder", ("sentence_transformers",)),
     "scale": ("thresher score --ray", ("ray",)),
-    "serve": ("thresher serve", ("starlette", "uvicorn", "httptools", "uvloop", "msgspec", "prometheus_client")),
+    "serve": ("thresher serve", ("uvicorn", "httptools", "uvloop", "msgspec", "prometheus_client")),
     "export": ("thresher export, and engines with backend onnx", ("onnx", "onnxruntime")),
 }
 
@@ -94,7 +94,7 @@ def family_rows() -> list[dict[str, Any]]:
 
 
 def _print_families(as_json: bool) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from thresher.cli.output import console, print_json
 
@@ -103,7 +103,7 @@ def _print_families(as_json: bool) -> None:
         print_json(rows)
         return
     ways = list(rows[0]["missing"])
-    table = Table("model types", "training", *ways)
+    table = Table(Column("model types", no_wrap=True), "training", *ways)  # a name that is cut says nothing
     for row in rows:
         table.add_row("\n".join(row["model_types"]), "yes", *("no" if row["missing"][way] else "yes" for way in ways))
     out = console(as_json)
@@ -118,6 +118,7 @@ def _gpu() -> dict[str, Any]:
 
     import torch
 
+    from thresher.engine.arithmetic import FP8
     from thresher.engine.choose import gpu_problem
 
     try:
@@ -125,14 +126,16 @@ def _gpu() -> dict[str, Any]:
     except PackageNotFoundError:
         triton = None
     capability = ".".join(map(str, torch.cuda.get_device_capability())) if torch.cuda.is_available() else None
-    return {"capability": capability, "triton": triton, "problem": gpu_problem() or None}
+    problem, eight = gpu_problem() or None, gpu_problem(FP8) or None
+    return {"capability": capability, "triton": triton, "problem": problem, "fp8_problem": eight}
 
 
 def _gpu_line(names: list[str], gpu: dict[str, Any]) -> str:
     if not names:
         return f"no: {gpu['problem']}"
     about = f"{', '.join(names)}, compute capability {gpu['capability']}, Triton {gpu['triton'] or 'missing'}"
-    return f"{about}: the engine {'cannot use it, ' + gpu['problem'] if gpu['problem'] else 'can use it'}"
+    fp8 = f"; {gpu['fp8_problem']}" if gpu["fp8_problem"] else ", also in fp8, for quantized runs"
+    return f"{about}: the engine {'cannot use it, ' + gpu['problem'] if gpu['problem'] else 'can use it' + fp8}"
 
 
 def _engine() -> dict[str, Any]:

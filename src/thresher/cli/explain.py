@@ -1,12 +1,11 @@
 """thresher explain: see which layer dropped which token."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from thresher.cli.options import AsJson
-from thresher.config import trained_length
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,56 +32,32 @@ def explain(
 
     Example: thresher explain runs/demo "a gripping film that never lets go"
     """
-    from thresher.cli.output import console, print_json, quiet_libraries
-    from thresher.errors import DataError, RunError
-    from thresher.evaluation.explain import explain as explain_text
-    from thresher.evaluation.explain import unpruned
-    from thresher.evaluation.lineup import dense_of
-    from thresher.models.checkpoint import load
-    from thresher.models.heads import head_of
-    from thresher.models.pairs import check_pairs
+    from thresher.cli.output import console, print_json
+    from thresher.errors import RunError
+    from thresher.jobs.explain import ExplainRequest, explain_run
     from thresher.records import write_text
-    from thresher.text import is_blank
 
-    if is_blank(text) or (pair is not None and is_blank(pair)):  # before the run is loaded
-        raise DataError("the text is empty; give at least one word")
-    quiet_libraries()
-    checkpoint = load(run)
-    check_pairs(checkpoint.manifest, given_pairs=pair is not None, name=run)
     screen = console(as_json)
-    length = trained_length(checkpoint.manifest)
-    found = explain_text(checkpoint.model, checkpoint.tokenizer, text, pair, max_length=length)
-    folder = dense_of(run, checkpoint).folder
-    own = None if folder == run else unpruned(folder, head_of(checkpoint.model))
-    dense = None if own is None else explain_text(*own, text, pair, max_length=length)
+    result = explain_run(ExplainRequest(run=run, text=text, pair=pair))
     if svg is not None:
         try:
-            write_text(svg, picture([(found, dense)]))
+            write_text(svg, picture([(result.pruned, result.dense)]))
         except OSError as error:
             raise RunError(f"cannot write {svg}: {error.strerror}; choose another --svg") from error
         screen.print(f"picture written to {svg}", markup=False)
     if as_json:
-        print_json({**found.to_dict(), "dense": None if dense is None else _beside(found, dense)})
+        print_json(result.to_dict())
     else:
-        print_legend(screen, found.layers)
-        print_explanation(screen, found, dense)
-
-
-def _beside(found: "Explanation", dense: "Explanation") -> dict[str, Any]:
-    """What the dense model decides, for JSON."""
-    if found.embedding is not None:
-        return {"cosine": found.cosine_to(dense)}
-    if dense.entities is not None:
-        return {"entities": dense.to_dict()["entities"]}
-    names: tuple[str, ...] = ("answer", "start", "end", "margin") if dense.answer is not None else ()
-    names = ("score",) if dense.score is not None else ("labels",) if dense.labels is not None else names
-    return {name: getattr(dense, name) for name in names or ("label", "probability", "value")}
+        print_legend(screen, result.pruned.layers)
+        print_explanation(screen, result.pruned, result.dense)
 
 
 def print_explanation(screen: "Console", found: "Explanation", dense: "Explanation | None" = None) -> None:
     """The text with every token coloured by the layer that dropped it, then the decision, and the dense model's."""
     from rich.markup import escape
     from rich.text import Text
+
+    from thresher.evaluation.explain import ALL_TOKENS
 
     line = Text()
     for piece, layer in zip(found.pieces, found.dropped_at, strict=True):
@@ -99,6 +74,8 @@ def print_explanation(screen: "Console", found: "Explanation", dense: "Explanati
     kept = " ".join(str(count) for count in found.kept_per_layer)
     cost = f"tokens {len(found.tokens)} -> {kept}   relative FLOPs {found.relative_flops:.2f}"
     screen.print(f"-> [bold]{escape(found.decision(dense))}[/bold]{escape(beside)}   {cost}")
+    if found.queries != ALL_TOKENS:
+        screen.print(f"tokens are judged by what {found.queries} gives them")
     if found.windows > 1:
         screen.print(f"one of {found.windows} windows; the decision is of all of them")
     if found.truncated:

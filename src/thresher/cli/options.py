@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from thresher.config import Settings as Configuration
 from thresher.config import given_settings
 from thresher.errors import ConfigError
+from thresher.settings import Settings as Configuration
 
 Command = Callable[..., None]
 
@@ -28,6 +28,13 @@ SelectionFile = Annotated[
         help="rows that choose checkpoint and settings, like those the model will meet; a tenth of --train without it",
     ),
 ]
+MoreTexts = Annotated[
+    Path | None,
+    typer.Option(
+        "--more-texts",
+        help="rows without labels to learn from the dense model on: a .txt, or a table with the training rows' columns",
+    ),
+]
 TestFile = Annotated[Path | None, typer.Option("--test", help="your own test rows: CSV, TSV, JSONL or Parquet")]
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="column with the text")]
 PairColumn = Annotated[str | None, typer.Option("--pair-column", help="column with the second text, if there is one")]
@@ -37,6 +44,10 @@ Regression = Annotated[
 ]
 Rerank = Annotated[
     bool, typer.Option("--rerank", help="a reranker: the text is a query, the pair a document; labels may be missing")
+]
+# Of a model that gives one number: its folder seldom says what that is.
+IsReranker = Annotated[
+    bool, typer.Option("--rerank", help="the model's one output is a reranker's score, though it does not say so")
 ]
 Embed = Annotated[
     bool, typer.Option("--embed", help="an embedding model: texts alone; pairs with a similarity test it")
@@ -70,7 +81,7 @@ Settings = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="any other setting of the two tables, such as clip=0.5"),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
-Dtype = Annotated[str, typer.Option("--dtype", help="auto, fp32, bf16, int8, int8-static; on a GPU also fp16")]
+Dtype = Annotated[str, typer.Option("--dtype", help="auto, fp32, bf16, int8, int8-static; on a GPU also fp16, fp8")]
 Dial = Annotated[
     float, typer.Option("--dial", help="scales the thresholds: 0 drops nothing, 1 as trained, 2 is faster")
 ]
@@ -105,6 +116,7 @@ TRAINING_ROWS: dict[str, Any] = {
     "group_column": GroupColumn,
     "separator": Separator,
     "class_names": ClassNames,
+    "more_texts": MoreTexts,
 }
 
 

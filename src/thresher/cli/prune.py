@@ -50,7 +50,9 @@ def prune(
     from thresher.jobs.prune import PruneRequest
     from thresher.jobs.prune import prune as learn
     from thresher.jobs.search import SearchRequest, search
+    from thresher.models.attach import known_of
     from thresher.models.heads import head_of
+    from thresher.models.pairs import takes_pairs
 
     asked: dict[str, Any] = {
         **rows,
@@ -78,7 +80,9 @@ def prune(
     for text in result.remarks:
         screen.print(text, markup=False)
     screen.print(layers_table(next(iter(found["quality"].values()))["pruned"]))
-    texts = '"a question" "its context"' if head_of(result.model).means == "span" else '"some text"'
+    pairs = {"span": '"a question" "its context"', "score": '"a query" "a document"'}
+    single = '"one text" "the other"' if takes_pairs(known_of(result.model)) else '"some text"'
+    texts = pairs.get(head_of(result.model).means, single)
     screen.print(f"saved {out}; see it at work: thresher explain {out} {texts}", markup=False)
     if as_json:
         print_json(found)

@@ -1,4 +1,4 @@
-"""thresher quantize: a pruned run in static int8, calibrated and perhaps trained on, as a run of its own."""
+"""thresher quantize: a pruned run in static int8 and fp8, calibrated and perhaps trained on, as a run of its own."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,6 +35,12 @@ def quantize(
         float | None,
         typer.Option(help="then train on in int8 for so many epochs, with the dense model as the teacher", min=0.0),
     ] = None,
+    unrounded: Annotated[
+        bool, typer.Option("--unrounded", help="train on in floating point, as a control, and calibrate after it")
+    ] = False,
+    static_only: Annotated[
+        bool, typer.Option("--static-only", help="measure neither dynamic int8 nor fp8, which is faster")
+    ] = False,
     settings: Settings = None,
     device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted training")] = False,
@@ -45,10 +51,11 @@ def quantize(
 
     With --epochs the weights also learn to live with int8: products are rounded in training as the engine rounds them;
     settings are the run's own, and those of --set. Without labels the score says how near outputs are to those in fp32.
-    Engine.load then uses int8 wherever that is the fastest. Example: thresher quantize runs/sst2 --out runs/sst2-int8
+    Engine.load then uses int8 wherever that is the fastest, and on a GPU takes dtype fp8, which has the same scales and
+    is measured too, by a twin on the CPU; a processor without int8 measures fp8 alone. Example:
+    thresher quantize runs/sst2 --out runs/sst2-int8
     """
     from thresher.cli.output import SAME, console, listeners, print_json
-    from thresher.evaluation.int8 import DTYPES
     from thresher.jobs.quantize import QuantizeRequest
     from thresher.jobs.quantize import quantize as write_quantized
 
@@ -59,6 +66,8 @@ def quantize(
         texts=texts,
         rows=rows,
         epochs=epochs,
+        unrounded=unrounded,
+        static_only=static_only,
         settings=chosen_settings({}, settings),
         device=device,
         resume=resume,
@@ -67,7 +76,10 @@ def quantize(
     screen = console(as_json)
     result = write_quantized(request, **listeners(screen))
     quality = result.block()["quality"]
-    screen.print(_table(f"{result.task} {result.split}, {result.rows} rows", quality, DTYPES))
+    screen.print(_table(f"{result.task} {result.split}, {result.rows} rows", quality, list(result.measured)))
+    for why in dict.fromkeys(result.not_measured.values()):
+        names = ", ".join(name for name in result.not_measured if result.not_measured[name] == why)
+        screen.print(f"not measured: {names} ({why})", markup=False, soft_wrap=True)
     same, last = SAME[result.means], "" if result.means == "embedding" else ", the last left out"
     screen.print(f"agreement: {same} fp32; kept: share of a text's tokens that a layer passes on{last}")
     what = "training rows" if texts is None else f"texts of {texts.name}"
@@ -77,7 +89,7 @@ def quantize(
         print_json(result.to_dict())
 
 
-def _table(title: str, quality: dict[str, Any], dtypes: tuple[str, ...]) -> "Table":
+def _table(title: str, quality: dict[str, Any], dtypes: list[str]) -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
@@ -89,6 +101,6 @@ def _table(title: str, quality: dict[str, Any], dtypes: tuple[str, ...]) -> "Tab
         table.add_column(name, justify="right")
     for dtype in dtypes:
         row = quality[dtype]
-        name = "int8, dynamic" if dtype == "int8" else dtype
+        name = {"int8": "int8, dynamic", "fp8": "fp8, for GPUs"}.get(dtype, dtype)
         table.add_row(name, f"{100 * row['metrics']['score']:.2f}", percent(row["agreement"]), percent(row["kept"]))
     return table

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 # Those of thresher.experiments.experiment, which would be loaded for every other command too; a test compares the two.
 NAMES = (
     *("lengths", "table1", "tradeoff", "robustness", "trajectories", "histograms"),  # the paper's
-    *("recipe", "widths", "search", "scores", "reranker", "embeddings", "squad", "ner", "long", "int8"),
+    *("recipe", "widths", "search", "scores", "queries", "tries", "reranker", "embeddings", "squad", "ner", "long"),
+    "int8",
 )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from thresher.cli.options import AsJson, Device, Dial, Dtype, MaxLength
+from thresher.cli.options import AsJson, Device, Dial, Dtype, IsReranker, MaxLength
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,6 +51,10 @@ def score(
     dtype: Dtype = "auto",
     dial: Dial = 1.0,
     max_length: MaxLength = None,
+    rerank: IsReranker = False,
+    dimensions: Annotated[
+        int | None, typer.Option(help="keep so many numbers of each embedding, of Matryoshka models")
+    ] = None,
     part_rows: Annotated[
         int, typer.Option(help="rows that are saved at a time, the most that an end can cost")
     ] = 20_000,
@@ -84,6 +88,8 @@ def score(
         dtype=dtype,
         dial=dial,
         max_length=max_length,
+        rerank=rerank,
+        dimensions=dimensions,
         part_rows=part_rows,
         overwrite=overwrite,
         ray=ray,

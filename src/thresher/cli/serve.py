@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli.options import Device, Dial, Dtype, MaxLength
+from thresher.cli.options import Device, Dial, Dtype, IsReranker, MaxLength
 
 
 def serve(
@@ -16,6 +16,7 @@ def serve(
     dtype: Dtype = "auto",
     dial: Dial = 1.0,
     max_length: MaxLength = None,
+    rerank: IsReranker = False,
     threads: Annotated[int | None, typer.Option(help="processor threads; default: all cores", min=1)] = None,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
     max_queue_tokens: Annotated[int, typer.Option(help="tokens that may wait, whatever the pace")] = 4_000_000,
@@ -54,6 +55,7 @@ def serve(
         dtype=dtype,
         dial=dial,
         max_length=max_length,
+        rerank=rerank,
         threads=threads,
         timeout=timeout,
         max_queue_tokens=max_queue_tokens,

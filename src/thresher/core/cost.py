@@ -21,8 +21,8 @@ class EncoderShape:
 
     `gated`: the feed-forward has three matrices and not two. `reach`: keys that a query of each layer sees at most, if
     not all; with a window, some of them may have been dropped, so a pruned layer costs at most what is counted.
-    `relative_rows`: of embeddings of distances, with which queries and keys are multiplied. `kernel`: of a convolution
-    over the input, once.
+    `relative_rows`: of embeddings of distances, with which queries or keys or both are multiplied (`relative_by`).
+    `kernel`: of a convolution over the input, once, in so many `groups` of the width.
     """
 
     layers: int
@@ -32,6 +32,8 @@ class EncoderShape:
     reach: tuple[int | None, ...] = ()
     relative_rows: int = 0
     kernel: int = 0
+    relative_by: tuple[str, ...] = ("queries", "keys")
+    groups: int = 1
 
     def numbers(self) -> list[Any]:
         """All of it as JSON gives it back, lists and not tuples, to compare with what was saved."""
@@ -49,6 +51,8 @@ class EncoderShape:
             reach=reach if any(reach) else (),
             relative_rows=specs[0].relative_rows,
             kernel=max(spec.kernel for spec in specs),
+            relative_by=specs[0].relative_by,
+            groups=max(spec.groups for spec in specs),
         )
 
     @property
@@ -68,10 +72,11 @@ class EncoderShape:
         if not self.relative_rows:
             return 0
         rows = (2 * lengths - 1).clamp(max=self.relative_rows)
-        return self.width * rows[:, None] * (queries + keys)
+        given = {"queries": queries, "keys": keys}
+        return self.width * rows[:, None] * sum(given[name] for name in self.relative_by)
 
     def convolution_macs(self, lengths: Tensor) -> Tensor | int:
-        return self.kernel * self.width * self.width * lengths
+        return self.kernel * self.width * (self.width // self.groups) * lengths
 
 
 def paper_macs(shape: EncoderShape, lengths: Tensor, kept: Tensor) -> Tensor:

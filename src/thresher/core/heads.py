@@ -16,6 +16,8 @@ READS = ("first", "mean", "tokens")
 # tags: one class of several.
 MEANINGS = ("classes", "labels", "value", "score", "embedding", "span", "tags")
 OF_TOKENS = ("span", "tags")
+ACTIVATIONS = ("sigmoid", "identity")  # from a reranker's logit to its score
+WORDS = ("tokenizer", "text")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,8 @@ class Head:
     The rest is for embeddings: scaled to length 1 or not, cut to the first `width` numbers (Matryoshka), and the
     prompts that stand before texts, by name, with the name of the one used unless another is asked for. Of a span: a
     question has no answer where the null score exceeds the best span's by more than `null_threshold`; None: not known.
+    Of a score: `activation`, sigmoid for one between 0 and 1, identity where the logit itself is the score.
+    Of tags: `words` of a string are the tokenizer's own, or those of the text, as models trained here learn them.
     """
 
     reads: str = "first"
@@ -34,11 +38,16 @@ class Head:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     null_threshold: float | None = None
+    activation: str = "sigmoid"
+    words: str = "tokenizer"
 
     def __post_init__(self) -> None:
-        for name, value, known in (("reads", self.reads, READS), ("means", self.means, MEANINGS)):
-            if value not in known:
+        given = (("reads", READS), ("means", MEANINGS), ("activation", ACTIVATIONS), ("words", WORDS))
+        for name, known in given:
+            if (value := getattr(self, name)) not in known:
                 raise ValueError(f"{name} = {value!r} is not one of: {', '.join(known)}")
+        if self.activation != "sigmoid" and self.means != "score":
+            raise ValueError(f"activation = '{self.activation}' is of scores only, and this head means {self.means}")
         if (self.reads == "tokens") != (self.means in OF_TOKENS):
             raise ValueError(f"reads = '{self.reads}' does not go with means = '{self.means}'; tokens: span or tags")
         if self.null_threshold is not None and (self.means != "span" or not math.isfinite(self.null_threshold)):
@@ -63,11 +72,16 @@ class Head:
         """Groups of tokens that stay unless a user says otherwise: a query, or a question, is read to the end."""
         return ("first", "first_segment") if self.means in ("score", "span") else ("first",)
 
+    @property
+    def threshold(self) -> float:
+        """The null threshold that answers are given by: 0, as everywhere, where no other is known."""
+        return self.null_threshold or 0.0
+
     def to_dict(self) -> dict[str, Any]:
         found = {**asdict(self), "prompts": dict(self.prompts)}
-        if self.null_threshold is None:  # older versions read heads without it
-            del found["null_threshold"]
-        return found
+        # Older versions read heads without these.
+        usual = {"null_threshold": None, "activation": "sigmoid", "words": "tokenizer"}
+        return {name: value for name, value in found.items() if name not in usual or value != usual[name]}
 
     @classmethod
     def from_dict(cls, saved: Any) -> "Head":

@@ -37,8 +37,9 @@ class LayerSpec:
     learns where tokens are: not at all (the embeddings' table says it), by a bias for each distance, by rotating
     queries and keys, or by products with embeddings of distances. window: keys are at most so far from the query.
     Distances and rotations go by original positions, whatever was dropped between. root: what logits are divided by;
-    the square root of the head's width if not given. relative_rows: of the table of distances, if there is one;
-    kernel: of the convolution beside the layer, if there is one.
+    the square root of the head's width if not given. relative_rows: of the table of distances, if there is one, and
+    relative_by: what is multiplied with it, queries, keys or both; kernel: of the convolution beside the layer, if
+    there is one, and groups: how many parts of the width it sees apart.
     """
 
     heads: int
@@ -52,7 +53,9 @@ class LayerSpec:
     window: int | None = None
     root: float | None = None
     relative_rows: int = 0
+    relative_by: tuple[str, ...] = ("queries", "keys")
     kernel: int = 0
+    groups: int = 1
 
     @property
     def head_width(self) -> int:

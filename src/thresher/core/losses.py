@@ -108,14 +108,36 @@ def _places_only(logits: Tensor, alive: Tensor | None) -> Tensor:
 
 
 def hidden_distillation_loss(
-    states: Sequence[Tensor], teacher: Sequence[Tensor], *, which: str, alive: Tensor
+    states: Sequence[Tensor],
+    teacher: Sequence[Tensor],
+    *,
+    which: str,
+    layers: str = "every",
+    alive: Tensor,
+    kept: Sequence[tuple[Tensor | None, Tensor]] = (),
 ) -> Tensor:
     """Mean squared error of hidden states, the embeddings' output first and then every layer's.
 
     states, teacher: (batch, tokens, width) each; alive: boolean (batch, tokens). "first_token" compares the first token
-    of all of them, because dropped tokens have no later states; "embeddings" all live tokens of the embeddings' output.
+    of all of them, because dropped tokens have no later states; "kept" the tokens that each layer keeps; "embeddings"
+    all live tokens of the embeddings' output. Of `layers`, "last" compares the last one alone. `kept` has, for each
+    layer, the original positions of what its states hold, (batch, slots), or None if all tokens are at their places,
+    and which of that it keeps, boolean (batch, slots).
     """
     if which == "embeddings":
         return F.mse_loss(states[0][alive].float(), teacher[0][alive].float())
-    pairs = zip(states, teacher, strict=True)
-    return torch.stack([F.mse_loss(ours[:, 0].float(), theirs[:, 0].float()) for ours, theirs in pairs]).mean()
+    if which == "first_token":
+        pairs = list(zip(states, teacher, strict=True))
+        found = [F.mse_loss(ours[:, 0].float(), theirs[:, 0].float()) for ours, theirs in pairs]
+    else:
+        all_of = zip(states[1:], teacher[1:], kept, strict=True)
+        found = [_error_of_kept(ours, theirs, *where) for ours, theirs, where in all_of]
+    return found[-1] if layers == "last" else torch.stack(found).mean()
+
+
+def _error_of_kept(ours: Tensor, theirs: Tensor, places: Tensor | None, live: Tensor) -> Tensor:
+    """The mean over live tokens. ours: (batch, slots, width), theirs: (batch, tokens, width)."""
+    if places is not None:
+        theirs = theirs.gather(1, places[:, :, None].expand(-1, -1, theirs.shape[2]))
+    errors = (ours.float() - theirs.float()).square().mean(dim=-1)
+    return errors.masked_fill(~live, 0.0).sum() / live.sum().clamp(min=1)

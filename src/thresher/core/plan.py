@@ -12,12 +12,14 @@ from thresher.core.gates import first_alone
 class PruningPlan:
     """Thresholds, one for each layer with the dial in it (0: the layer keeps all, infinity: protected tokens only).
 
-    score and scale: how tokens are judged; protect: the groups that stay; reads: what the head reads.
+    score, scale and score_queries: how tokens are judged, and by whose attention (see `counted_queries`); protect: the
+    groups that stay; reads: what the head reads.
     """
 
     thresholds: tuple[float, ...]
     score: str = "attention"
     scale: str = "relative"
+    score_queries: int = 1
     protect: tuple[str, ...] = ("first",)
     separator_id: int | None = None
     reads: str = "first"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thresher.core.heads import Head
-from thresher.engine.predictions import Outputs, Prediction, answers, likely, sigmoid, softmax
+from thresher.engine.predictions import Outputs, Prediction, answers, likely, numbers, sigmoid, softmax
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,10 @@ class Answers:
 
     @cached_property
     def values(self) -> Outputs:
-        """(texts,) of a regression, or a reranker's scores between 0 and 1; (0,) for other heads."""
+        """(texts,) of a regression, or a reranker's scores; (0,) for other heads."""
         if self.head.means not in ("value", "score"):
             return np.empty(0, np.float32)
-        values: Outputs = self.outputs[:, 0]
-        return sigmoid(values) if self.head.means == "score" else values
+        return numbers(self.head, self.outputs)
 
     @cached_property
     def classes(self) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from thresher.errors import ConfigError
 from thresher.hardware import features
 
 STATIC = "int8-static"
+FP8 = "fp8"
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import operator
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
-from thresher.errors import ConfigError
-from thresher.text import shown
+from thresher.errors import ConfigError, DataError
+from thresher.text import is_blank, shown
 
 SHORTEST = 4  # a text of one token and its special tokens, with a separator to spare
 
@@ -53,6 +53,25 @@ def check_workers(workers: Any) -> int | None:
 def check_top_k(top_k: Any) -> int | None:
     """How many documents a ranking has, or None for all."""
     return None if top_k is None else whole_number("top_k", top_k, low=1, unit="documents")
+
+
+def check_dimensions(dimensions: Any, width: int) -> int | None:
+    """To how many numbers vectors of this width are cut, or None for all."""
+    if dimensions is None:
+        return None
+    number = whole_number("dimensions", dimensions, low=1, unit="numbers")
+    if number > width:
+        raise ConfigError(f"dimensions = {number} is above {width}, the numbers of the model's vectors")
+    return number
+
+
+def check_query(query: Any) -> str:
+    """What documents are ranked for."""
+    if not isinstance(query, str):
+        raise DataError(f"the query {shown(query)} is of type {type(query).__name__}; give a string")
+    if is_blank(query):
+        raise DataError(f"the query {query!r} is empty; give at least one word")
+    return query
 
 
 def check_items(items: Any, *, name: str = "texts") -> Any:

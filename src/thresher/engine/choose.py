@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
 from thresher.core.plan import PruningPlan
-from thresher.engine.arithmetic import STATIC, cpu_dtype
+from thresher.engine.arithmetic import FP8, STATIC, cpu_dtype
 from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.linear import LINEARS, check_int8
 from thresher.engine.backends.reference import DTYPES, Reference
@@ -23,7 +24,7 @@ BACKENDS = ("auto", "cpu", "cuda", "onnx", "reference")
 
 @dataclass(frozen=True)
 class Choice:
-    """What is to compute, and why; `mode` and `steady` are the cuda backend's, `scales` are int8-static's."""
+    """What is to compute, and why; `mode` and `steady` are the cuda backend's, `scales` are int8-static's and fp8's."""
 
     backend: str
     device: str
@@ -38,7 +39,8 @@ class Choice:
         if self.backend == "cuda":
             from thresher.engine.cuda.executor import CudaExecutor
 
-            return CudaExecutor(weights, plan, dtype=self.dtype, mode=self.mode, steady=self.steady)
+            options: Any = {"dtype": self.dtype, "mode": self.mode, "steady": self.steady}
+            return CudaExecutor(weights, plan, **options, scales=self.scales)
         if self.backend == "reference":
             return PackedExecutor(Reference(weights, plan, dtype=DTYPES[self.dtype], device=self.device))
         if self.backend == "onnx":
@@ -83,7 +85,7 @@ def choose(
     if backend == "onnx":
         return _onnx(dtype, scales)
     if place == "cuda":
-        return _cuda(dtype, mode, found=found, quantized=bool(scales))
+        return _cuda(dtype, mode, scales, found=found)
     return _cpu(dtype, scales, found=found)
 
 
@@ -91,6 +93,8 @@ def choose_place(dtype: str = "auto") -> tuple[str, str]:
     """cpu or cuda where neither is asked for, and why."""
     if dtype.startswith("int8"):
         return "cpu", f"{dtype} is for the CPU"
+    if dtype == FP8:
+        return "cuda", ""
     problem = gpu_problem()
     return ("cpu", problem) if problem else ("cuda", f"on the GPU found here ({torch.cuda.get_device_name()})")
 
@@ -102,23 +106,24 @@ def choose_dtype(device: str = "cpu", *, quantized: bool = False) -> tuple[str, 
     """
     if device == "cuda":
         why = "half precision with float32 scores and sums"
-        return "fp16", f"{why}; the int8 scales of a quantized run are for the CPU" if quantized else why
+        return "fp16", f"{why}; the scales of a quantized run are for the CPU, and for fp8" if quantized else why
     return cpu_dtype(quantized=quantized)
 
 
-def gpu_problem() -> str:
-    """Why the kernels cannot run on a GPU here; empty where they can."""
+def gpu_problem(dtype: str = "auto") -> str:
+    """Why the kernels cannot run on a GPU here in this arithmetic; empty where they can."""
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
     if find_spec("triton") is None:
         return "the GPU kernels need Triton, which is not installed (pip install triton)"
-    from thresher.engine.cuda.executor import OLDEST
+    from thresher.engine.cuda.executor import OLDEST, OLDEST_FP8
 
+    oldest, what = (OLDEST_FP8, "fp8 needs") if dtype == FP8 else (OLDEST, "the GPU kernels need")
     capability = torch.cuda.get_device_capability()
-    if capability >= OLDEST:
+    if capability >= oldest:
         return ""
-    has, needs = (".".join(map(str, version)) for version in (capability, OLDEST))
-    return f"{torch.cuda.get_device_name()} has compute capability {has}, and the GPU kernels need {needs} or newer"
+    has, needs = (".".join(map(str, version)) for version in (capability, oldest))
+    return f"{torch.cuda.get_device_name()} has compute capability {has}, and {what} {needs} or newer"
 
 
 def _reference(dtype: str, place: str) -> Choice:
@@ -129,19 +134,22 @@ def _reference(dtype: str, place: str) -> Choice:
     return Choice("reference", place, dtype, "the readable reference was asked for")
 
 
-def _cuda(dtype: str, mode: str, *, found: str, quantized: bool) -> Choice:
+def _cuda(dtype: str, mode: str, scales: Sequence[LayerScales], *, found: str) -> Choice:
     problem = gpu_problem()
     if problem:
-        raise _unavailable(problem)
+        raise ModelError(f"fp8 is for GPUs: {problem}; use dtype = 'auto'") if dtype == FP8 else _unavailable(problem)
+    if dtype == FP8 and (problem := gpu_problem(FP8)):
+        raise ConfigError(f"{problem}; use dtype = 'fp16'")
     from thresher.engine.cuda.executor import CUDA_DTYPES, MODES
 
     _check("dtype", dtype, ("auto", *CUDA_DTYPES), of="the cuda backend")
     _check("mode", mode, MODES, of="the cuda backend")
     if dtype == "auto":
-        dtype, why = choose_dtype("cuda", quantized=quantized)
+        dtype, why = choose_dtype("cuda", quantized=bool(scales))
     else:
         why = f"{dtype} was asked for"
-    return Choice("cuda", "cuda", dtype, why + _more(found), mode)
+    _check_scales(dtype, scales)
+    return Choice("cuda", "cuda", dtype, why + _more(found), mode, tuple(scales) if dtype == FP8 else ())
 
 
 def _onnx(dtype: str, scales: Sequence[LayerScales]) -> Choice:
@@ -152,20 +160,20 @@ def _onnx(dtype: str, scales: Sequence[LayerScales]) -> Choice:
     if dtype == "auto":
         dtype = STATIC if scales and cpu_dtype(quantized=True)[0] == STATIC else "fp32"
     why = "onnxruntime was asked for, one text at a time" + ("; the run is quantized" if dtype == STATIC else "")
-    _check_static(dtype, scales)
+    _check_scales(dtype, scales)
     return Choice("onnx", "cpu", dtype, why, scales=tuple(scales))
 
 
-def _check_static(dtype: str, scales: Sequence[LayerScales]) -> None:
-    if dtype == STATIC and not scales:
-        raise ConfigError("int8-static needs a quantized run; make one with: thresher quantize RUN --out RUN8")
+def _check_scales(dtype: str, scales: Sequence[LayerScales]) -> None:
+    if dtype in (STATIC, FP8) and not scales:
+        raise ConfigError(f"{dtype} needs a quantized run; make one with: thresher quantize RUN --out RUN8")
     if dtype.startswith("int8"):
         check_int8()
 
 
 def _cpu(dtype: str, scales: Sequence[LayerScales], *, found: str) -> Choice:
     _check("dtype", dtype, ("auto", *LINEARS, STATIC), of="the cpu backend")
-    _check_static(dtype, scales)
+    _check_scales(dtype, scales)
     if dtype == "auto":
         dtype, why = choose_dtype(quantized=bool(scales))
         why += _more(found)

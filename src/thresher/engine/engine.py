@@ -13,10 +13,12 @@ import torch
 from thresher.core.heads import Head
 from thresher.engine.answers import Answers
 from thresher.engine.checks import (
+    check_dimensions,
     check_items,
     check_max_length,
     check_max_tokens,
     check_prompt,
+    check_query,
     check_sizes,
     check_threads,
     check_top_k,
@@ -25,7 +27,7 @@ from thresher.engine.checks import (
 from thresher.engine.choose import Choice, choose
 from thresher.engine.executor import Executor, made_up_texts
 from thresher.engine.forks import check_process, expect_forks
-from thresher.engine.predictions import Outputs, Prediction, Ranked, sigmoid
+from thresher.engine.predictions import Outputs, Prediction, Ranked, cut_vectors
 from thresher.engine.reads_tokens import ReadsTokens
 from thresher.engine.scales import read_scales
 from thresher.engine.stream import Group, TextStream
@@ -35,7 +37,7 @@ from thresher.engine.windows import Item, batches_of, count_of
 from thresher.errors import ConfigError, DataError, ModelError
 from thresher.models.attach import known_of, length_in_training
 from thresher.models.checkpoint import load, load_dense
-from thresher.models.defaults import longest_read
+from thresher.models.defaults import declared, longest_read, positions_of
 from thresher.models.heads import head_of
 from thresher.models.manifest import is_run
 from thresher.models.pairs import takes_pairs
@@ -79,10 +81,8 @@ class Engine(ReadsTokens):
         self.head = head or Head(means="classes" if labels else "value")
         self.max_length = min(max_length or executor.tables.positions, executor.tables.positions)
         cuts = "only_second" if self.head.means == "score" else "longest_first"
-        device = executor.device
-        tokenizing = Tokenizing(
-            tokenizer, device=device, limit=self.max_length, cuts=cuts, pairs=pairs, workers=workers
-        )
+        options: Any = {"limit": self.max_length, "cuts": cuts, "pairs": pairs, "workers": workers}
+        tokenizing = Tokenizing(tokenizer, on_cores=executor.on_cores, **options)
         self._stream = TextStream(executor, tokenizing, head=self.head, names=self.labels)
 
     @staticmethod
@@ -98,22 +98,25 @@ class Engine(ReadsTokens):
         threads: int | None = None,
         workers: int | None = None,
         steady: bool = False,
+        means: str | None = None,
     ) -> "Engine":
         """From a folder written by thresher, or any Hugging Face or sentence-transformers folder with a head we know.
 
-        device: auto (a GPU that the kernels can run on, otherwise the CPU), cpu or cuda; backend: auto, cpu, cuda,
-        onnx (onnxruntime on the CPU, in fp32 or int8-static: for texts that come one by one) or reference; dtype: auto,
-        fp32, bf16, on a GPU also fp16, on the CPU also int8 (activations quantized as they come) or int8-static (for a
-        folder made by `thresher quantize`). mode, on a GPU: auto, sync (library products on the live tokens) or graph
-        (CUDA graphs). `dial` scales the thresholds: 0 is dense, 1 as trained, more is faster; layers that leave only
-        protected tokens do so at any dial above 0. `max_length` in tokens: as in training if not given, or else what
-        the model can take. `threads`: with how many torch computes on the CPU, in this whole process; if not given, as
-        many as it has. `workers`: how many processes tokenize; 0: threads of this one; if not given, as many as pay,
-        which describe() says. `steady`, for servers: on a GPU batches have few sizes, for which `warm_up` prepares, and
-        others are computed without a CUDA graph rather than wait for one.
+        device: auto (a GPU that the kernels can run on, otherwise the CPU), cpu or cuda; backend: auto, cpu, cuda, onnx
+        (onnxruntime on the CPU, in fp32 or int8-static: for texts that come one by one) or reference; dtype: auto,
+        fp32, bf16, on a GPU also fp16, on the CPU also int8 (activations quantized as they come); for a folder made by
+        `thresher quantize` int8-static on the CPU, and fp8 on GPUs of compute capability 8.9 or newer. mode, on a GPU:
+        auto, sync (library products on the live tokens) or graph (CUDA graphs). `dial` scales the thresholds: 0 is
+        dense, 1 as trained, more is faster; layers that leave only protected tokens do so at any dial above 0.
+        `max_length` in tokens: as in training if not given, or else what the model can take. `threads`: with how many
+        torch computes on the CPU, in this whole process; if not given, as many as it has. `workers`: how many processes
+        tokenize; 0: threads of this one; if not given, as many as pay, which describe() says. `steady`, for servers: on
+        a GPU batches have few sizes, for which `warm_up` prepares, and others are computed without a CUDA graph rather
+        than wait for one. `means="score"`: the model's one output is a reranker's score, where its folder does not say
+        so.
         """
         if is_run(path):
-            scales = read_scales(Path(expanded(path)))
+            scales = read_scales(Path(expanded(path)), dtype)
             checkpoint = load(path)
             model, tokenizer, pairs = checkpoint.model, checkpoint.tokenizer, takes_pairs(checkpoint.manifest)
         else:
@@ -121,7 +124,8 @@ class Engine(ReadsTokens):
             model, tokenizer = load_dense(path, whole=True)
         set_threads(threads)
         choice = replace(choose(backend, dtype, device=device, mode=mode, scales=scales), steady=steady)
-        return Engine.on(choice, model, tokenizer, dial=dial, max_length=max_length, pairs=pairs, workers=workers)
+        options: Any = {"dial": dial, "max_length": max_length, "pairs": pairs, "workers": workers, "means": means}
+        return Engine.on(choice, model, tokenizer, **options)
 
     @staticmethod
     def from_model(
@@ -137,6 +141,7 @@ class Engine(ReadsTokens):
         scales: Sequence[LayerScales] = (),
         threads: int | None = None,
         workers: int | None = None,
+        means: str | None = None,
     ) -> "Engine":
         """From a model in memory, with gates or without; `scales` come from `find_scales`.
 
@@ -146,7 +151,8 @@ class Engine(ReadsTokens):
         choice = choose(backend, dtype, device=device, mode=mode, scales=scales)
         # A tokenizer keeps its truncation and padding as state: neither another engine nor the caller may change that
         # in the middle of a call, and a lock would not stop the caller. `load` has one of its own anyway.
-        return Engine.on(choice, model, deepcopy(tokenizer), dial=dial, max_length=max_length, workers=workers)
+        options: Any = {"dial": dial, "max_length": max_length, "workers": workers, "means": means}
+        return Engine.on(choice, model, deepcopy(tokenizer), **options)
 
     @staticmethod
     def on(
@@ -158,13 +164,16 @@ class Engine(ReadsTokens):
         max_length: int | None = None,
         pairs: bool | None = None,
         workers: int | None = None,
+        means: str | None = None,
     ) -> "Engine":
         """From a model in memory, on what was chosen for it. `pairs` as in `Engine`; else by what the gates know."""
-        head, names = head_of(model), model.config.id2label
+        head, names = declared(head_of(model), means), model.config.id2label
         if max_length is None:
-            max_length = longest_read(model, tokenizer, length_in_training(model))
+            max_length = longest_read(model, tokenizer, length_in_training(model), head)
         if max_length is None and head.means == "span":
             max_length = WINDOW
+        if max_length is None:
+            max_length = positions_of(model, None)
         named = head.means in ("classes", "labels", "tags")
         labels = [str(names[i]) for i in range(model.config.num_labels)] if named else []
         pairs = takes_pairs(known_of(model)) if pairs is None else pairs
@@ -181,7 +190,6 @@ class Engine(ReadsTokens):
     def describe(self) -> dict[str, Any]:
         """Backend, arithmetic and why they were chosen, thresholds, sizes; on a GPU also the mode and its reason."""
         about = {"head": self.head.means, "max_length": self.max_length, "why": self.why}
-        about |= {"threads": torch.get_num_threads()} if self.executor.device == "cpu" else {}
         return {**self.executor.describe(), **about, **self._stream.tokenizing.describe()}
 
     def classify(self, items: Sequence[Item], *, progress: bool = False) -> list[Prediction]:
@@ -202,8 +210,8 @@ class Engine(ReadsTokens):
         A list is read ahead: texts are tokenized while others are computed. Of a generator, `window` texts are read
         (1,024 on the CPU and 16,384 on a GPU, if not given) and answered before the next is asked for: with window=1 a
         live stream is answered at once. `read_ahead` treats it like a list. Batches have at most `max_tokens` tokens
-        (4,096 on the CPU and 32,768 on a GPU, if not given). A text that is bad, or that cannot be computed, gives a
-        prediction with an error. `progress` shows a bar on standard error.
+        (if not given 4,096 on a CPU, 1,024 a core where it has more than four, and 32,768 on a GPU). A text that is
+        bad, or that cannot be computed, gives a prediction with an error. `progress` shows a bar on standard error.
         """
         if self.head.means == "embedding":
             raise self._other("predict", "embed(texts)")
@@ -286,14 +294,25 @@ class Engine(ReadsTokens):
         return other
 
     def score(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False, progress: bool = False) -> Outputs:
-        """How well each document answers its query, (pairs,) float32: between 0 and 1, or `raw` logits.
+        """How well each document answers its query, (pairs,) float32: between 0 and 1, as in sentence-transformers, or
+        as the model's folder has it; or `raw` logits.
 
-        A pair that cannot be scored is a DataError that names it.
+        Documents that are too long are cut; `predict` gives the same scores and says of which. A pair that cannot be
+        scored is a DataError that names it.
         """
-        if self.head.means not in ("score", "value"):
+        return self._scored(pairs, raw=raw, progress=progress)[0]
+
+    def _scored(self, pairs: Sequence[tuple[str, str]], *, raw: bool, progress: bool = False) -> tuple[Outputs, Any]:
+        """Scores, and which documents were cut: (pairs,) each."""
+        if self.head.means == "value":
+            raise ModelError(
+                "the model's folder does not say that its one output is a reranker's score; where it is one, say "
+                "Engine.load(..., means='score'), and else use predict(texts), which gives the number"
+            )
+        if self.head.means != "score":
             raise self._other("score", "predict(texts)")
-        logits = self._outputs(pairs, progress=progress)[:, 0]
-        return logits if raw or self.head.means == "value" else sigmoid(logits)
+        answers = self._good(pairs, progress=progress)
+        return answers.outputs[:, 0] if raw else answers.values, answers.truncated
 
     def rank(
         self, query: str, documents: Sequence[str], *, top_k: int | None = None, raw: bool = False
@@ -301,21 +320,32 @@ class Engine(ReadsTokens):
         """The documents by falling score for one query, the first `top_k` of them if given; ties stay in order."""
         top_k = check_top_k(top_k)
         documents = check_items(documents, name="documents")
-        scores = self.score([(query, document) for document in documents], raw=raw)
+        query = check_query(query)
+        scores, cut = self._scored([(query, document) for document in documents], raw=raw)
         order = np.argsort(-scores, kind="stable")[:top_k]
-        return [Ranked(int(i), float(scores[i])) for i in order]
+        return [Ranked(int(i), float(scores[i]), truncated=bool(cut[i])) for i in order]
 
     def embed(
-        self, texts: Sequence[str], *, prompt: str | None = None, prompt_name: str | None = None, progress: bool = False
+        self,
+        texts: Sequence[str],
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+        progress: bool = False,
     ) -> Outputs:
         """One vector for each text: (texts, width) float32.
 
-        `prompt` stands before every text; or `prompt_name`, one of the model's own; or the model's default, if any. A
-        text that cannot be embedded is a DataError that names it.
+        `prompt` stands before every text; or `prompt_name`, one of the model's own; or the model's default, if any.
+        `dimensions`: vectors of a Matryoshka model cut to so many numbers, and of length 1 again where the model makes
+        them so. Texts that are too long are cut; `predict_arrays` gives the same vectors and says of which. A text that
+        cannot be embedded is a DataError that names it.
         """
         if self.head.means != "embedding":
             raise self._other("embed", "predict(texts)")
-        return self._outputs(self.prompted(texts, prompt, prompt_name), progress=progress)
+        check_dimensions(dimensions, self._stream.width)
+        answers = self._good(self.prompted(texts, prompt, prompt_name), progress=progress)
+        return cut_vectors(self.head, answers.outputs, dimensions)
 
     def prompted(self, items: Any, prompt: str | None = None, name: str | None = None) -> Any:
         """An embedder's texts behind their prompt; a list stays one, and a stream is not read ahead."""
@@ -336,13 +366,13 @@ class Engine(ReadsTokens):
             raise ConfigError(f"prompt_name = {name!r} is not one of the model's prompts: {known}")
         return "" if name is None else self.head.prompts[name]
 
-    def _outputs(self, items: Sequence[Item], *, progress: bool) -> Outputs:
-        """(items, outputs), all of them good."""
+    def _good(self, items: Sequence[Item], *, progress: bool) -> Answers:
+        """Answers to all items, every one of them good."""
         answers = self._arrays(items, progress=progress)
         if answers.problems:
             number = min(answers.problems)
             raise DataError(f"item {number}: {answers.problems[number]}")
-        return answers.outputs
+        return answers
 
     def _compute(
         self,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from thresher.core.cost import EncoderShape
@@ -41,10 +42,14 @@ class Executor(Protocol):
     tables: Tables
     dtype: str
     device: str
-    token_budget: int  # tokens of a batch that keep the device busy and fit its memory
     in_flight: int  # batches that may be launched before the first of them is finished
+    on_cores: bool  # whether it computes on the processor's own cores, and so no faster than they tokenize
     by_length: bool  # whether texts of similar length should share a batch, or neighbours may
     window: int  # texts of a live stream that are read before the first of them is answered, where nobody says
+
+    @property
+    def token_budget(self) -> int:
+        """Tokens of a batch that keep the device busy and fit its memory."""
 
     @property
     def stalls(self) -> int:
@@ -110,8 +115,10 @@ def description(executor: Executor, *, backend: str) -> dict[str, Any]:
     return {
         "backend": backend,
         "device": executor.device,
+        **({"threads": torch.get_num_threads()} if executor.device == "cpu" else {}),
         "dtype": executor.dtype,
         "score": plan.score,
+        "score_queries": plan.score_queries,
         "thresholds": [value if math.isfinite(value) else str(value) for value in plan.thresholds],
         "dial": plan.dial,
         "reads": plan.reads,

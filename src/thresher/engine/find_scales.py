@@ -48,6 +48,7 @@ class Observing(Cpu):
     """
 
     row_step = 1  # idle rows are not to be observed
+    core_each = False  # what was observed is one list
 
     def __init__(self, weights: Weights, plan: PruningPlan) -> None:
         self.sites: dict[tuple[int, str], Observed] = {}

@@ -14,6 +14,7 @@ from thresher.tokenizing.spans import LONGEST, N_BEST, Candidate, find_answers, 
 from thresher.tokenizing.tags import find_entities, word_tags
 from thresher.tokenizing.tokens import Problem
 from thresher.tokenizing.windows import Windows, question_windows, text_windows, word_windows
+from thresher.tokenizing.words import divided
 
 
 @dataclass(frozen=True)
@@ -163,15 +164,22 @@ def text_of(item: Any) -> Any:
     return " ".join(item) if is_words(item) and all(isinstance(word, str) for word in item) else item
 
 
-def windows_of_texts(tokenizer: TextTokenizer, items: Sequence[Any], *, limit: int) -> Windows:
-    """items: all texts, or all words of texts."""
+def windows_of_texts(
+    tokenizer: TextTokenizer, items: Sequence[Any], *, limit: int, words_of: str = "tokenizer"
+) -> Windows:
+    """items: all texts, or all words of texts. Of a text, words are the tokenizer's, or those of the text."""
     if not items or not is_words(items[0]):
-        return text_windows(tokenizer, items, limit=limit)
+        return in_words(text_windows(tokenizer, items, limit=limit), items, words_of)
     problems = {number: problem for number, item in enumerate(items) if (problem := _word_problem(item)) is not None}
     words = [[] if number in problems else list(item) for number, item in enumerate(items)]
     found = word_windows(tokenizer, words, limit=limit)
     found.problems.update(problems)
     return found
+
+
+def in_words(windows: Windows, texts: Sequence[str], words_of: str) -> Windows:
+    """Windows of texts with the tokenizer's words, or with those of the text."""
+    return windows if words_of == "tokenizer" else divided(windows, texts)
 
 
 def _word_problem(item: Sequence[Any]) -> Problem | None:

@@ -13,13 +13,12 @@ from torch import Tensor
 from thresher.core.gates import threshold_leaving
 from thresher.core.plan import PruningPlan
 from thresher.engine.backends.base import Backend
+from thresher.engine.cores import at_the_same_time, budget_of, in_order, shares_of
 from thresher.engine.executor import AnySize, Ids, Output, Types, batch_of, description
 from thresher.engine.inputs import protected_rows
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.errors import ModelError
 from thresher.tokenizing.tokens import Tokens
-
-TOKEN_BUDGET = 4096  # more rows make a CPU's products no faster
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ class LeftBehind:
 class PackedExecutor(AnySize):
     """One model on packed batches, pruned or dense; the backend computes, this loop drops."""
 
-    token_budget = TOKEN_BUDGET
-    in_flight, by_length = 1, True  # all threads work on one batch, and attention is fastest on equal lengths
+    in_flight, by_length = 1, True  # all cores work on one batch, and attention is fastest on equal lengths
+    on_cores = True
     window = 1024
 
     def __init__(self, backend: Backend, plan: PruningPlan | None = None) -> None:
@@ -69,6 +68,10 @@ class PackedExecutor(AnySize):
                 f"{self.plan.alone} on; load the model again for this plan"
             )
         self.shape, self.tables, self.dtype, self.device = backend.shape, backend.tables, backend.dtype, backend.device
+
+    @property
+    def token_budget(self) -> int:
+        return budget_of(torch.get_num_threads())
 
     def describe(self) -> dict[str, Any]:
         return description(self, backend=self.backend.name)
@@ -96,7 +99,19 @@ class PackedExecutor(AnySize):
         return packed
 
     def finish(self, begun: PackedTexts) -> Output:
-        return self._run(begun, list(self.plan.thresholds))
+        cores = torch.get_num_threads() if self.backend.core_each else 1
+        shares = shares_of(begun.ids, cores) if cores > 1 else []
+        if not shares:
+            return self._run(begun, list(self.plan.thresholds))
+        parts = [PackedTexts(each.ids, None if begun.types is None else begun.types[each.rows]) for each in shares]
+        found = at_the_same_time(lambda part: self._run(part, list(self.plan.thresholds)), parts, cores)
+        numbers = [each.numbers for each in shares]
+        # Of heads that read tokens, all of a text's are neighbours in the order of the input.
+        places = [token_rows(begun.ids, each) for each in numbers] if self.plan.reads == "tokens" else numbers
+        return Output(
+            outputs=in_order([each.outputs for each in found], places),
+            kept=in_order([each.kept for each in found], numbers),
+        )
 
     def run(self, packed: PackedTexts) -> Output:
         return self.finish(self.launch(packed))
@@ -249,6 +264,14 @@ def token_places(texts: Ragged) -> Tensor:
     lengths[texts.sequences] = texts.lengths
     starts = lengths.cumsum(0) - lengths
     return torch.repeat_interleave(starts[texts.sequences], texts.lengths) + texts.positions
+
+
+def token_rows(texts: Ragged, numbers: Tensor) -> Tensor:
+    """Where the tokens of these inputs stand when all texts lie end to end in the order of the input."""
+    lengths = torch.empty_like(texts.lengths)
+    lengths[texts.sequences] = texts.lengths
+    ends = lengths.cumsum(0)
+    return torch.cat([torch.arange(int(ends[each] - lengths[each]), int(ends[each])) for each in numbers])
 
 
 def mean_states(states: Tensor, texts: Ragged) -> Tensor:

@@ -19,8 +19,8 @@ class Prediction:
 
     Classification gives `label`, its `probability`, and `probabilities` of all classes by their names. Where a text may
     have several labels, `labels` are those of at least one half, the likeliest first. Regression gives `value`; a
-    reranker's is its score between 0 and 1. `tokens` is the text's length and `kept` how many of them each layer passed
-    on.
+    reranker's is its score, as its folder has it. `tokens` is the text's length and `kept` how many of them each layer
+    passed on.
     """
 
     label: str | None = None
@@ -36,10 +36,11 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A document's place in the list it was given in, and its score."""
+    """A document's place in the list it was given in, and its score; whether it was too long, and cut."""
 
     index: int
     score: float
+    truncated: bool = False
 
 
 def sigmoid(logits: Outputs) -> Outputs:
@@ -56,6 +57,22 @@ def softmax(logits: Outputs) -> Outputs:
     return found
 
 
+def numbers(head: Head, outputs: Outputs) -> Outputs:
+    """(texts,) what one output (texts, 1) says: a value, or a reranker's score after the model's own activation."""
+    found: Outputs = outputs[:, 0]
+    return sigmoid(found) if head.means == "score" and head.activation == "sigmoid" else found
+
+
+def cut_vectors(head: Head, vectors: Outputs, dimensions: int | None) -> Outputs:
+    """(texts, dimensions) of embeddings (texts, width), of length 1 again where the model's are."""
+    found = vectors[:, :dimensions]
+    if dimensions is None or not head.normalised:
+        return found
+    lengths = np.linalg.norm(found, axis=1, keepdims=True)
+    scaled: Outputs = found / np.maximum(lengths, np.float32(1e-12))
+    return scaled
+
+
 def answers(head: Head, names: Sequence[str], outputs: Outputs) -> list[dict[str, Any]]:
     """What a Prediction says of each row of outputs (texts, outputs); an embedding says nothing beside itself.
 
@@ -67,8 +84,7 @@ def answers(head: Head, names: Sequence[str], outputs: Outputs) -> list[dict[str
         return [_one(names, row) for row in softmax(outputs).tolist()]
     if head.means == "labels":
         return [_several(names, row) for row in sigmoid(outputs).tolist()]
-    values = sigmoid(outputs[:, 0]) if head.means == "score" else outputs[:, 0]
-    return [{"value": value} for value in values.tolist()]
+    return [{"value": value} for value in numbers(head, outputs).tolist()]
 
 
 def _one(names: Sequence[str], row: list[float]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from thresher.core.heads import Head
@@ -99,7 +99,7 @@ class ReadsTokens:
         """The same for a stream; the rest is as for `answer_stream`."""
         self._check_means("tags", "tag")
         for _, alike in itertools.groupby(check_items(texts), key=is_words):
-            for items, found in self._computed(_listed(alike, texts), windows_of_texts, max_tokens, window):
+            for items, found in self._computed(_listed(alike, texts), self._windows_of(), max_tokens, window):
                 yield from tagged_in(found, items, self.labels)
 
     def window_tokens(self, items: Sequence[Any]) -> Tokens:
@@ -145,8 +145,12 @@ class ReadsTokens:
         return SPAN_OUTPUTS if self.head.means == "span" else len(self.labels)
 
     def _make(self) -> MakeWindows:
-        own = windows_of_questions if self.head.means == "span" else windows_of_texts
-        return functools.partial(own, limit=self.max_length)
+        return functools.partial(self._windows_of(), limit=self.max_length)
+
+    def _windows_of(self) -> Callable[..., Windows]:
+        if self.head.means == "span":
+            return windows_of_questions
+        return functools.partial(windows_of_texts, words_of=self.head.words)
 
     def _check_means(self, means: str, asked: str) -> None:
         if self.head.means != means:

@@ -1,14 +1,16 @@
-"""The file that makes a run a quantized one: static int8 scales of every layer, beside the weights."""
+"""The file that makes a run a quantized one: static scales of every layer, for int8 and fp8, beside the weights."""
 
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from thresher.engine.arithmetic import FP8, STATIC
 from thresher.engine.weights import LayerScales
-from thresher.errors import CheckpointError
+from thresher.errors import CheckpointError, ConfigError
 from thresher.models.checkpoint import read_manifest
 
 SCALES = "int8_scales.safetensors"
@@ -26,16 +28,43 @@ def scales_file(run: Path) -> Path | None:
     return next((run / name for name in NAMES if (run / name).is_file()), None)
 
 
-def read_scales(run: Path) -> list[LayerScales]:
-    """Every layer's scales; none where the run is not quantized."""
+def read_scales(run: Path, dtype: str = "auto") -> list[LayerScales]:
+    """Every layer's scales; none where the run is not quantized. What is asked for is refused where its quality was not
+    measured, and never chosen: scales whose int8 was not measured are those of a run that is not quantized."""
     file = scales_file(run)
     if file is None:
         return []
-    scales, layers = load_scales(file), read_manifest(run)["layers"]
-    if len(scales) != layers:
-        found = f"{file} has scales for {len(scales)} layers, the run has {layers}"
+    scales, manifest = load_scales(file), read_manifest(run)
+    if len(scales) != manifest["layers"]:
+        found = f"{file} has scales for {len(scales)} layers, the run has {manifest['layers']}"
         raise CheckpointError(f"{found}; quantize the run again")
+    if dtype == FP8 and FP8 not in quality_of(manifest):
+        raise ConfigError(
+            f"{run} was quantized when fp8 was not measured yet; quantize the run that it was made from once more, or "
+            "use dtype = 'fp16'"
+        )
+    if STATIC in not_measured(manifest):
+        if dtype == STATIC:
+            raise ConfigError(
+                f"{run} was quantized on a processor without int8, so nobody knows what it loses; quantize the run "
+                "that it was made from on this one, or use dtype = 'fp32'"
+            )
+        return [] if dtype == "auto" else scales
     return scales
+
+
+def not_measured(manifest: dict[str, Any]) -> dict[str, Any]:
+    """What `thresher quantize` could not measure of a run, and why."""
+    block = manifest.get("quantization")
+    found = block.get("not_measured") if isinstance(block, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def quality_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    """What `thresher quantize` measured of a run; nothing where it says nothing that can be read."""
+    block = manifest.get("quantization")
+    quality = block.get("quality") if isinstance(block, dict) else None
+    return quality if isinstance(quality, dict) else {}
 
 
 def load_scales(file: Path) -> list[LayerScales]:

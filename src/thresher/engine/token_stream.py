@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from thresher.engine.of_tokens import Computed
 from thresher.engine.stream import TextStream, covered
-from thresher.engine.windows import count_of
+from thresher.engine.windows import characters_of, count_of
 from thresher.tokenizing.called import TextTokenizer
 from thresher.tokenizing.windows import Windows
 
 MakeWindows = Callable[[TextTokenizer, Sequence[Any]], Windows]
-AT_ONCE = {"cpu": 256, "cuda": 2048}  # texts: enough windows for full batches
+SHARE = 4  # of an executor's window as many texts are enough, as each has several windows
+CHARACTERS = 4_000_000  # of texts at once, after which no other is added: whole books are read one by one
 
 
 class TokenStream:
@@ -32,7 +32,7 @@ class TokenStream:
         The next of a list are cut into windows while these are computed; of a generator, `window` are read and answered
         before the next is asked for.
         """
-        size = window or AT_ONCE.get(self._stream.executor.device.partition(":")[0], AT_ONCE["cpu"])
+        size = window or self._stream.executor.window // SHARE
         ahead = (count_of(items) or 0) > size
         for piece, windows in _prepared(_pieces(items, size), lambda one: self.windows(one, make), ahead=ahead):
             yield piece, self.computed(windows, max_tokens=max_tokens)
@@ -56,8 +56,14 @@ class TokenStream:
 
 
 def _pieces(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    source = iter(items)
-    while piece := list(islice(source, size)):
+    piece, total = [], 0
+    for item in items:
+        piece.append(item)
+        total += characters_of(item)
+        if len(piece) == size or total >= CHARACTERS:
+            yield piece
+            piece, total = [], 0
+    if piece:
         yield piece
 
 

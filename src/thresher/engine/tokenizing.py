@@ -21,14 +21,15 @@ MOST = 14
 
 
 class Tokenizing:
-    """One tokenizer, for texts of at most `limit` tokens. `cuts`: which text of a pair gives way where it is too long;
+    """One tokenizer, for texts of at most `limit` tokens. `on_cores`: whether what computes them has the same cores, as
+    its executor says, and is slower than one thread; `cuts`: which text of a pair gives way where it is too long;
     `pairs`: whether texts come in pairs, where that is known; `workers`: how many processes, None: as many as pay."""
 
     def __init__(
         self,
         tokenizer: Any,
         *,
-        device: str,
+        on_cores: bool,
         limit: int,
         cuts: str,
         pairs: bool | None,
@@ -39,10 +40,11 @@ class Tokenizing:
         self.limit, self.cuts, self.pairs = limit, cuts, pairs
         self._tokenizing = OneAtATime()  # a slow tokenizer keeps its truncation as state: one call at a time
         fast = isinstance(reader, FastTokenizer)
-        self.workers, self.why = choose_workers(device, check_workers(workers), fast=fast, cores=usable_cores())
+        about: Any = {"on_cores": on_cores, "fast": fast, "cores": usable_cores()}
+        self.workers, self.why = choose_workers(check_workers(workers), **about)
         if self.workers and self.reader is reader:
             self.workers, self.why = 0, "the tokenizer has rules in Python, which cannot be sent to another process"
-        self._threads = self.workers or (THREADS if device != "cpu" and fast else 1)
+        self._threads = self.workers or (THREADS if fast and not on_cores else 1)
         self.ahead = self._threads + 2
         self._processes: TokenizingProcesses | None = None
 
@@ -86,13 +88,13 @@ class Tokenizing:
         return {"tokenizing": f"{self.workers} processes" if self.workers else "threads", "tokenizing_why": self.why}
 
 
-def choose_workers(device: str, asked: int | None, *, fast: bool, cores: int) -> tuple[int, str]:
+def choose_workers(asked: int | None, *, on_cores: bool, fast: bool, cores: int) -> tuple[int, str]:
     """How many processes tokenize, 0 for threads of this one, and why."""
     if not fast:
         return 0, "the tokenizer is not one of the tokenizers library, and is called by one thread at a time"
     if asked is not None:
         return asked, f"workers = {asked} was asked for"
-    if device == "cpu":
+    if on_cores:
         return 0, "a CPU computes far longer than it tokenizes"
     if cores < MANY_CORES:
         return 0, f"processes pay from {MANY_CORES} cores on, and there are {cores}"

@@ -68,7 +68,7 @@ class Source:
         characters = 0
         for item in islice(self._stream, min(self._left, PIECE_TEXTS)):
             found.append(item)
-            characters += _characters(item)
+            characters += characters_of(item)
             if characters >= PIECE_CHARACTERS:
                 return
         self.ended = len(found) < min(self._left, PIECE_TEXTS)
@@ -128,11 +128,8 @@ def count_of(items: Iterable[Item]) -> int | None:
         return None
 
 
-def _characters(item: Any) -> int:
+def characters_of(item: Any) -> int:
+    """Of a text, or of a tuple or list of texts; what is neither gets an error later."""
     if isinstance(item, str):
         return len(item)
-    try:
-        first, second = item
-        return len(first) + len(second)
-    except (TypeError, ValueError):  # whatever it is, it gets an error later
-        return 0
+    return sum(len(part) for part in item if isinstance(part, str)) if isinstance(item, tuple | list) else 0

@@ -59,6 +59,10 @@ class Spec:
     def kind(self) -> str:
         return self.engine.removesuffix(SORTED)
 
+    @property
+    def prunes(self) -> bool:
+        return "pruned" in self.engine
+
     def order(self, rows: Sequence[Row]) -> list[int]:
         """The rows' numbers in the order this contender gets them."""
         numbers = list(range(len(rows)))

@@ -1,7 +1,7 @@
 """Which layer dropped which token of one text, and what the model then decided."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,22 @@ from torch import Tensor
 from thresher.config import PruneConfig
 from thresher.core.cost import relative_flops
 from thresher.core.heads import Head
-from thresher.engine.of_tokens import Computed, TextEntity, answers_in, tagged_in
-from thresher.engine.predictions import answers
+from thresher.core.scores import queries_in_words
+from thresher.engine.of_tokens import Computed, TextEntity, answers_in, in_words, tagged_in
+from thresher.engine.predictions import answers, numbers
 from thresher.errors import DataError
 from thresher.evaluation.quality import encoded_inputs
 from thresher.models.attach import encoder_shape, gates_of, length_in_training, prune_
-from thresher.models.checkpoint import load_dense
+from thresher.models.checkpoint import Checkpoint, load_dense
 from thresher.models.heads import head_of, outputs_in, set_head_
+from thresher.models.manifest import dense_threshold
 from thresher.models.predict import evaluating
 from thresher.tasks.encode import collate
 from thresher.tasks.metrics import cosines
 from thresher.tasks.task import Example
 from thresher.text import is_blank
+
+ALL_TOKENS = queries_in_words(1)
 
 
 @dataclass(frozen=True)
@@ -32,13 +36,13 @@ class Explanation:
     """dropped_at[i] is the layer (counted from 1) that dropped token i, or None if it survived all of them.
 
     pieces[i] is token i for people: as text, with a space in front where a word begins.
-    For a regression `label` is empty and `probability` None; `value` holds the prediction. A reranker has a `score`
-    between 0 and 1. Of several labels, `labels` are those of at least one half, with their probabilities, the likeliest
+    For a regression `label` is empty and `probability` None; `value` holds the prediction. A reranker has a
+    `score`. Of several labels, `labels` are those of at least one half, with their probabilities, the likeliest
     first. An `embedding` is (width,); `cosine` is to what the same weights give with nothing dropped.
 
     An `answer` is a text of the context, from `start` to before `end`, or empty; `margin` is by how much no answer
     scores higher. `entities` are those of a text. Either is of all `windows`, the tokens are of one: that with the
-    answer, or the first.
+    answer, or the first. `queries` says whose attention the tokens were judged by.
     """
 
     tokens: list[str]
@@ -61,6 +65,7 @@ class Explanation:
     margin: float | None = None
     entities: tuple[TextEntity, ...] | None = None
     windows: int = 1
+    queries: str = ALL_TOKENS
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it, without what this head does not have, and without the vector."""
@@ -91,11 +96,13 @@ class Explanation:
         return f"{self.label} ({100 * (self.probability or 0):.1f}%)"
 
 
-def unpruned(folder: Path, head: Head | None = None) -> tuple[Any, Any]:
-    """A dense model, with gates that keep everything, and its tokenizer. `head`: what a run says of its outputs."""
+def unpruned(folder: Path, run: Checkpoint | None = None) -> tuple[Any, Any]:
+    """A dense model, with gates that keep everything, and its tokenizer. `run`: the one that was made from it, which
+    says what its outputs mean, and knows its null threshold: the run's own is another."""
     model, tokenizer = load_dense(folder, whole=True)
-    if head is not None and head.means != "embedding":
-        set_head_(model, head)
+    head = None if run is None else head_of(run.model)
+    if head is not None and run is not None and head.means != "embedding":
+        set_head_(model, replace(head, null_threshold=dense_threshold(run.manifest)))
     prune_(model, PruneConfig(collapse_last=False))
     gates = gates_of(model)
     gates.set_thresholds([0.0] * len(gates.thresholds))
@@ -139,8 +146,9 @@ def explain(
     if data.windows is None:
         decision = _decision(head, names, logits[0], whole)
     else:
+        windows = in_words(data.windows, [text], head.words)
         flat = logits[batch["attention_mask"].bool()].numpy()
-        found = Computed(data.windows, flat, kept.numpy().astype(np.int32), {})
+        found = Computed(windows, flat, kept.numpy().astype(np.int32), {})
         decision, shown = _of_tokens(head, names, found, text if pair is None else pair)
     alive = torch.stack(trace.alive)[:, shown, : int(lengths[shown])].cpu()  # (layers + 1, tokens)
     layers = len(alive) - 1
@@ -155,6 +163,7 @@ def explain(
         relative_flops=float(relative_flops(encoder_shape(model), lengths, kept)),
         truncated=data.truncated > 0,
         pieces=readable(tokenizer, tokens),
+        queries=queries_in_words(gates.config.score_queries),
     )
 
 
@@ -164,8 +173,7 @@ def _of_tokens(head: Head, names: Sequence[str], found: Computed, text: str) -> 
     if head.means == "tags":
         (tagged,) = tagged_in(found, [text], names)
         return {**nothing, "entities": tagged.entities}, 0
-    threshold = head.null_threshold or 0.0
-    (answer,) = answers_in(found, [text], null_threshold=threshold)
+    (answer,) = answers_in(found, [text], null_threshold=head.threshold)
     margin = None if answer.score is None or answer.null_score is None else answer.null_score - answer.score
     said = {"answer": answer.text, "start": answer.start, "end": answer.end, "margin": margin}
     return {**nothing, **said}, 0 if answer.start is None else found.window_with(answer.start)
@@ -177,7 +185,7 @@ def _decision(head: Head, names: Sequence[str], logits: Tensor, whole: Tensor | 
     if head.means == "value":
         return {**nothing, "value": float(logits[0])}
     if head.means == "score":
-        return {**nothing, "score": float(torch.sigmoid(logits[0]))}
+        return {**nothing, "score": float(numbers(head, logits[None].numpy())[0])}
     if head.means == "labels":
         (found,) = answers(head, names, logits[None].numpy())
         return {**nothing, "labels": {name: found["probabilities"][name] for name in found["labels"]}}

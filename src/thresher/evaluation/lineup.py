@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thresher.core.heads import OF_TOKENS
+from thresher.engine.arithmetic import FP8, STATIC
 from thresher.errors import CheckpointError, ConfigError, ModelError
 from thresher.evaluation.alone import alone
 from thresher.evaluation.contenders import (
@@ -22,6 +23,7 @@ from thresher.evaluation.contenders import (
     load_ours,
 )
 from thresher.evaluation.exported import NAMES, PACKAGES, PREFIX, RUNTIMES, make_exported, parts_of
+from thresher.evaluation.pace import sample_of
 from thresher.evaluation.rivals import (
     NEEDS,
     Row,
@@ -44,6 +46,7 @@ ONE_BY_ONE = tuple(name + ONNX for name in OURS)  # the engine with backend="onn
 YARDSTICK = (HF, "fp32")  # always takes part: ratios and agreement are against it
 HALVES = ("fp16", "bf16")  # what a GPU's rows other than the yardstick may compute in
 MODES = ("graph", "sync")
+NO_TIME = "no time was left to convert it; give more --seconds, or fewer --engines"
 # What a run shares with the model it was made from.
 SHAPE = (  # each under all the names that it has in configurations
     *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings"),
@@ -74,7 +77,7 @@ class Missing:
 class Material:
     """What contenders are made from: the run, the dense model, a folder for exports, texts to calibrate int8 with.
 
-    They are tried on the first batch of the timed `texts`. `half` is the arithmetic of the rows on a GPU; `means`: what
+    They are tried on the first of the timed `texts`. `half` is the arithmetic of the rows on a GPU; `means`: what
     outputs are.
     """
 
@@ -160,7 +163,7 @@ def groups(device: str = "cpu", half: str = "fp16", means: str = "classes") -> d
         **stack,
         "compile": [Group((COMPILED,), half)],
         "unpadded": [Group((UNPADDED,), half)],
-        "thresher": [Group(OURS, half, mode) for mode in MODES],
+        "thresher": [*(Group(OURS, half, mode) for mode in MODES), Group(OURS, FP8, MODES[0])],
     }
 
 
@@ -187,13 +190,22 @@ def rows_of(engines: Sequence[str], device: str = "cpu", half: str = "fp16", mea
 
 
 def line_up(
-    engines: Sequence[str], material: Material, on_step: Callable[[], None] = lambda: None
+    engines: Sequence[str],
+    material: Material,
+    on_step: Callable[[], None] = lambda: None,
+    late: Callable[[], bool] = lambda: False,
 ) -> tuple[list[Contender], list[Missing]]:
-    """Export, load and try every contender. `on_step` is called once for each of `rows_of`."""
+    """Export, load and try every contender. `on_step` is called once for each of `rows_of`.
+
+    What has to be converted comes last, and is missing where it has become `late`. The table keeps its order.
+    """
     contenders: list[Contender] = []
     missing: list[Missing] = []
-    for group in rows_of(engines, material.device, material.half, material.means):
+    wanted = rows_of(engines, material.device, material.half, material.means)
+    for group in sorted(wanted, key=_is_converted):
         why = _cannot(group, material.device)
+        if why is None and _is_converted(group) and late():
+            why = NO_TIME
         if why is None:
             try:
                 contenders += _enter(group, material)
@@ -209,7 +221,16 @@ def line_up(
         if why is not None:
             missing += [Missing(name, group.dtype, why, group.mode) for name in group.names]
         on_step()
+    places = {(name, group.dtype, group.mode): i for i, group in enumerate(wanted) for name in group.names}
+    contenders.sort(key=lambda each: places[each.spec.engine, each.spec.dtype, each.spec.mode])
+    missing.sort(key=lambda each: places[each.engine, each.dtype, each.mode])
     return contenders, missing
+
+
+def _is_converted(group: Group) -> bool:
+    """Whether files are made for these rows, which takes a base model half a minute."""
+    name = group.names[0]
+    return (name, group.dtype) in NEEDS or name.startswith(PREFIX) or name.endswith(ONNX)
 
 
 def _cannot(group: Group, device: str) -> str | None:
@@ -219,7 +240,7 @@ def _cannot(group: Group, device: str) -> str | None:
     if device != "cpu":
         from thresher.engine.choose import gpu_problem
 
-        return (gpu_problem() or None) if group.names == OURS else None
+        return (gpu_problem(group.dtype) or None) if group.names == OURS else None
     if group.dtype == "bf16" and not native_bf16_on_cpu():
         return "the processor has no native bfloat16"
     key = (group.names[0], group.dtype)
@@ -243,7 +264,7 @@ def _enter(group: Group, material: Material) -> list[Contender]:
             pad_id=material.pad_id,
             threads=material.threads,
             scales=_scales(_of_ours(name), path, material)
-            if group.dtype == "int8-static" and _of_ours(name) in OURS
+            if group.dtype in (STATIC, FP8) and _of_ours(name) in OURS
             else None,
             device=material.device,
             mode=group.mode,
@@ -255,7 +276,7 @@ def _enter(group: Group, material: Material) -> list[Contender]:
             found.append(replace(found[-1], spec=spec))
         else:
             found.append(build(spec))
-            for batch in (material.texts[: material.batch_size], material.texts[:1]):
+            for batch in (sample_of(material.texts, material.batch_size, material.device), material.texts[:1]):
                 found[-1].run(batch)
     return found
 
@@ -303,14 +324,15 @@ def _exported(name: str, dtype: str, material: Material) -> Path:
 
 
 def _scales(name: str, path: Path, material: Material) -> Path:
-    """Our static int8's file of scales: a quantized run's own, else made from the texts that OpenVINO's int8 gets."""
+    """Our file of scales: a quantized run's own, else made from the texts that OpenVINO's int8 gets."""
     from thresher.engine.backends.linear import check_int8
     from thresher.engine.find_scales import find_scales
     from thresher.engine.scales import SCALES, scales_file, write_scales
 
     if name == "thresher pruned" and (own := scales_file(path)) is not None:
         return own
-    check_int8()
+    if material.device == "cpu":
+        check_int8()
     texts = [(row.input_ids, row.token_type_ids) for row in material.calibration]
     folder = material.work / name
     if (folder / SCALES).exists():

@@ -1,7 +1,7 @@
 """Quality, relative FLOPs and kept tokens of a model on held-out rows, overall and by length quartile."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,12 @@ from thresher.core.cost import EncoderShape, dense_macs, engine_relative_flops, 
 from thresher.errors import DataError
 from thresher.models.attach import encoder_shape, gates_of, length_in_training
 from thresher.models.classes import check_class_order, check_classes, how_classes_differ
-from thresher.models.defaults import longest_read, prompt_of
+from thresher.models.defaults import longest_read, positions_of, prompt_of
 from thresher.models.heads import head_of
 from thresher.models.pairs import other_kind
 from thresher.models.predict import Predictions, device_of, predict
 from thresher.tasks.bootstrap import judged
-from thresher.tasks.encode import EncodedSet, padded_batches, usable_positions
+from thresher.tasks.encode import EncodedSet, padded_batches
 from thresher.tasks.encode_tokens import encode_for
 from thresher.tasks.of_tokens import score_of_parts
 from thresher.tasks.task import Example, Task, labelled, model_inputs, truncation_of
@@ -140,7 +140,7 @@ def evaluate(
     `pruned=False` runs the same weights dense. `on_batch(done, total)` is told about progress.
     Rows without labels are judged by agreement with `dense`, the dense model's outputs (`outputs_of`); not given, and
     with `pruned=False`, a model agrees with itself. An answer is withheld where none scores higher by more than
-    `null_threshold` (see `chosen_threshold`); not given, by what suits these very rows best.
+    `null_threshold` (see `chosen_threshold`); not given, by the model's own, as it is served.
     """
     if max_length is None:
         max_length = length_in_training(model)
@@ -155,7 +155,8 @@ def evaluate(
     batches = padded_batches(data, pad_id=tokenizer.pad_token_id, device=device_of(model))
     found = predict(model, batches, pruned=pruned, on_batch=on_batch)
     reference = found.logits.numpy() if dense is None and not pruned else dense
-    truth = task.spec.truth(examples, dense=reference, data=data).with_threshold(null_threshold)
+    threshold = head_of(model).threshold if null_threshold is None else null_threshold
+    truth = task.spec.truth(examples, dense=reference, data=data).with_threshold(threshold)
     shape = encoder_shape(model)
     gates, whole = gates_of(model), dense_macs(shape, found.lengths)
     alone = shape.layers if gates.restores else min(gates.first_alone(), shape.layers - 1)
@@ -181,7 +182,7 @@ def encoded_rows(
     model: Any, tokenizer: Any, task: Task, examples: Sequence[Example], *, max_length: int | None
 ) -> EncodedSet:
     """What the model reads of the task's rows."""
-    positions, cut = usable_positions(model.config), task.spec.truncation
+    positions, cut = positions_of(model, max_length), task.spec.truncation
     rows = task.spec.inputs(examples, prompt=prompt_of(model))
     length = longest_read(model, tokenizer, max_length)
     return encode_for(task.spec.means, tokenizer, rows, max_length=length, positions=positions, truncation=cut)
@@ -190,12 +191,14 @@ def encoded_rows(
 def chosen_threshold(
     model: Any, tokenizer: Any, task: Task, *, max_length: int | None = None, pruned: bool = True
 ) -> float | None:
-    """The null threshold that suits a model best on the task's selection rows; None where nothing is ever withheld."""
+    """The null threshold that suits a model best on the task's selection rows; None where they have no labels, and
+    where nothing is ever withheld. Rows that judge a model must not choose it."""
     if task.spec.means != "span" or not labelled(task.selection, name=task.spec.name):
         return None
-    rows = replace(task, test={"selection": task.selection})
-    found = evaluate(model, tokenizer, rows, split="selection", max_length=max_length, pruned=pruned)
-    return found.metrics["null_threshold"]
+    data = encoded_rows(model, tokenizer, task, task.selection, max_length=max_length or length_in_training(model))
+    batches = padded_batches(data, pad_id=tokenizer.pad_token_id, device=device_of(model))
+    logits = predict(model, batches, pruned=pruned).logits.numpy()
+    return task.score(logits, task.spec.truth(task.selection, data=data).with_threshold(None))["null_threshold"]
 
 
 def encoded_inputs(model: Any, tokenizer: Any, examples: Sequence[Example], *, max_length: int | None) -> EncodedSet:
@@ -206,7 +209,7 @@ def encoded_inputs(model: Any, tokenizer: Any, examples: Sequence[Example], *, m
         tokenizer,
         model_inputs(head.means, examples, prompt=prompt_of(model)),
         max_length=longest_read(model, tokenizer, max_length),
-        positions=usable_positions(model.config),
+        positions=positions_of(model, max_length),
         truncation=truncation_of(head.means),
     )
 

@@ -33,12 +33,15 @@ from thresher.tasks.task import Task
 from thresher.tasks.truth import Truth
 
 LATENCY_BLOCK = 10
+AGREE = 0.1  # how far from the median a round's rate may lie, as a share of it, and still agree with it
 
 
 @dataclass(frozen=True)
 class Speed:
     """What was measured. Rates are medians over the rounds, latency is of single texts; None: does not apply.
 
+    `settled`: at least two rounds, and more than half of them, lie within AGREE of the median; else the rate is not to
+    be relied on, however many digits it has.
     `relative_flops` is in the paper's accounting on true lengths; `engine_relative_flops` is what packed execution
     computes over what it computes for the dense model. `useful_tflops` are those of the real tokens, per second, in the
     same accounting. `ms_p50` is of whole batches. `timed_texts` are those of a round: a slow contender's may be some of
@@ -53,6 +56,7 @@ class Speed:
     texts_per_s: float
     texts_per_s_low: float
     texts_per_s_high: float
+    settled: bool
     latency_ms_p50: float
     latency_ms_p95: float
     quality: float | None
@@ -87,6 +91,7 @@ def race(
     rounds: int,
     latency_texts: int,
     truth: Truth | None = None,
+    dense_truth: Truth | None = None,
     means: str | None = None,
     parts: Sequence[float] | None = None,
     on_step: Callable[[], None] = lambda: None,
@@ -94,7 +99,8 @@ def race(
     """Time all contenders in turn, `rounds` times after a warm-up, so that a slow spell of the machine hits them all.
 
     The first contender's predictions are what agreement is measured against, by what outputs mean. Without a task, rows
-    have no labels and there is no quality; `truth` is what a task judges against, the rows' own labels if not given.
+    have no labels and there is no quality; `truth` is what a task judges against, the rows' own labels if not given;
+    `dense_truth` what it judges rows against that do not prune, where that is another.
     `parts`: of each contender, the share of its batches that is timed; all rows run in the warm-up.
     """
     times: list[list[_Round]] = [[] for _ in contenders]
@@ -113,6 +119,7 @@ def race(
     for i, contender in enumerate(contenders):
         rates = [one.texts / sum(one.seconds) for one in times[i]]
         cost = _cost(contender, found[i].kept, rows, shape)
+        against = judged if contender.spec.prunes or dense_truth is None else dense_truth
         results.append(
             Speed(
                 engine=contender.spec.engine,
@@ -123,9 +130,10 @@ def race(
                 texts_per_s=statistics.median(rates),
                 texts_per_s_low=min(rates),
                 texts_per_s_high=max(rates),
+                settled=settled(rates),
                 latency_ms_p50=float(np.quantile(latencies[i], 0.5)),
                 latency_ms_p95=float(np.quantile(latencies[i], 0.95)),
-                quality=None if task is None else task.score(found[i].logits, judged)["score"],
+                quality=None if task is None else task.score(found[i].logits, against)["score"],
                 agreement=agreement(compared[i], compared[0], means),
                 relative_flops=cost.paper,
                 engine_relative_flops=cost.packed,
@@ -135,6 +143,13 @@ def race(
             )
         )
     return results
+
+
+def settled(rates: Sequence[float]) -> bool:
+    """Whether the rounds of one row agree."""
+    middle = statistics.median(rates)
+    near = sum(abs(rate - middle) <= AGREE * middle for rate in rates)
+    return near >= 2 and 2 * near > len(rates)
 
 
 @dataclass(frozen=True)

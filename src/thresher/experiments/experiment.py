@@ -17,7 +17,8 @@ Key = dict[str, Any]  # the fields that tell a row from all others
 # name -> the module with the functions of Experiment; imported when it is run
 NAMES = (
     *("lengths", "table1", "tradeoff", "robustness", "trajectories", "histograms"),  # the paper's
-    *("recipe", "widths", "search", "scores", "reranker", "embeddings", "squad", "ner", "long", "int8"),
+    *("recipe", "widths", "search", "scores", "queries", "tries", "reranker", "embeddings", "squad", "ner", "long"),
+    "int8",
 )
 EXPERIMENTS = {name: f"thresher.experiments.{name}" for name in NAMES}
 

@@ -59,12 +59,13 @@ def traced(key: Key, setting: Setting) -> Traces | None:
 def follow(checkpoint: "Checkpoint", examples: list[Any]) -> Traces:
     from thresher.core.cost import relative_flops
     from thresher.models.attach import encoder_shape
+    from thresher.models.defaults import positions_of
     from thresher.models.predict import predict
-    from thresher.tasks.encode import encode, padded_batches, usable_positions
+    from thresher.tasks.encode import encode, padded_batches
 
     model, tokenizer, manifest = checkpoint.model, checkpoint.tokenizer, checkpoint.manifest
     limit = manifest["recipe"]["max_length"]
-    data = encode(tokenizer, examples, max_length=limit, positions=usable_positions(model.config))
+    data = encode(tokenizer, examples, max_length=limit, positions=positions_of(model, limit))
     found = predict(model, padded_batches(data, pad_id=tokenizer.pad_token_id), pruned=True)
     assert found.kept is not None  # the model prunes
     right = found.logits.argmax(dim=-1).numpy() == np.array([row.label for row in data.rows])

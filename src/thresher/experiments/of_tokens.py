@@ -81,14 +81,14 @@ def drops(row: Row, control: Row | None, metrics: Sequence[str]) -> list[str]:
 
 
 def table(rows: Sequence[Row], metrics: Sequence[str], names: Sequence[str]) -> str:
-    """Every run: method, seed, cost, and what it lost."""
+    """Every run: method, what was asked for, seed, cost, and what it lost."""
     found = controls(rows)
     lines = [
-        [row["method"], str(row["seed"]), f"{1 / row['relative_flops']:.2f}x"]
+        [row["method"], f"{row['target']:g}", str(row["seed"]), f"{1 / row['relative_flops']:.2f}x"]
         + drops(row, None if row["method"] == CONTROL else found.get(row["seed"]), metrics)
         for row in rows
     ]
-    return markdown_table(["method", "seed", "fewer FLOPs", *names, f"{names[0]} against the control"], lines)
+    return markdown_table(["method", "target", "seed", "fewer FLOPs", *names, f"{names[0]} against the control"], lines)
 
 
 def draw(rows: Sequence[Row], folder: Path, name: str, *, title: str) -> list[Path]:

@@ -1,5 +1,6 @@
 """Runs an experiment in chunks of a few minutes: rows whose key is in records.jsonl are not measured again."""
 
+import functools
 import json
 import shutil
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from thresher.errors import ConfigError, DataError, RunError
+from thresher.experiments.answers import ANSWERS
 from thresher.experiments.experiment import Experiment, Key, Places, Row, Setting, key_of
 from thresher.interruption import interruptions
 from thresher.methods import with_methods_today
@@ -59,7 +61,8 @@ def run(
     on_row: Callable[[Key, Row], None] = lambda key, row: None,
     on_failure: Callable[[Key, Exception], None] = lambda key, error: None,
 ) -> Progress:
-    """Measure the missing rows until the deadline, `parallel` at a time; what fails is tried again with fewer beside
+    """Measure the missing rows until the deadline, `parallel` at a time, and record them; the answers to every test row
+    that a row may have go into a file of their own. What fails is tried again with fewer beside
     it, as memory may have been short. Records name `command` as their origin, unless a row names its own. `only` names
     the values of a key's fields that are wanted now; the rows that this leaves out are neither measured nor counted.
     `keep` leaves the runs that rows were measured on in the work folder."""
@@ -70,27 +73,7 @@ def run(
     if missing:
         experiment.check(setting)
     about = provenance(device=device, seed=None) | {"command": command}
-    recording = threading.Lock()
-
-    def measure(key: Key) -> Measured:
-        """Whoever measures a row also records it, and only then removes its run: nothing that happens loses both."""
-        if setting.over():
-            return None
-        own, began = replace(setting, leftovers=[], rank=missing.index(key)), time.monotonic()
-        try:
-            found = experiment.measure(key, own)
-            if found is None:
-                return None
-            seconds = round(time.monotonic() - began, 1)
-            row = {**about, "seed": key.get("seed"), **key, "seconds": seconds, **found}
-            with recording:
-                append_record(file, row)
-        except Exception as error:  # of any kind: the other rows are not to be lost for it
-            return error
-        for run_folder in [] if keep else own.leftovers:
-            shutil.rmtree(run_folder, ignore_errors=True)  # what cannot be removed is in nobody's way
-        return row
-
+    measure = _recording(experiment, folder, missing, about=about, keep=keep)
     measured, trying, alone = 0, missing, parallel == 1
     failed: list[Key] = []
     for places in [parallel] if alone else [parallel, max(1, parallel // FEWER)]:
@@ -99,7 +82,8 @@ def run(
             break
         failed = []
         with interruptions(at_once=alone) as interrupted:
-            each = _one_by_one(measure, trying) if alone else _in_threads(measure, trying, setting, interrupted)
+            one = functools.partial(measure, setting)
+            each = _one_by_one(one, trying) if alone else _in_threads(one, trying, setting, interrupted)
             with closing(each):
                 for key, row in each:
                     if isinstance(row, Exception):
@@ -111,6 +95,36 @@ def run(
         trying = failed
     join(experiment, folder, setting.config)
     return Progress(measured, len(done) + measured, len(missing) - measured, len(failed))
+
+
+def _recording(
+    experiment: Experiment, folder: Path, missing: Sequence[Key], *, about: Row, keep: bool
+) -> Callable[[Setting, Key], Measured]:
+    """Whoever measures a row also records it, and only then removes its run: nothing that happens loses both."""
+    recording = threading.Lock()
+
+    def measure(setting: Setting, key: Key) -> Measured:
+        if setting.over():
+            return None
+        own, began = replace(setting, leftovers=[], rank=missing.index(key)), time.monotonic()
+        try:
+            found = experiment.measure(key, own)
+            if found is None:
+                return None
+            seconds = round(time.monotonic() - began, 1)
+            row = {**about, "seed": key.get("seed"), **key, "seconds": seconds, **found}
+            answers = row.pop("answers", None)
+            with recording:
+                if answers is not None:
+                    append_record(folder / ANSWERS, {**key, **answers})
+                append_record(folder / RECORDS, row)
+        except Exception as error:  # of any kind: the other rows are not to be lost for it
+            return error
+        for run_folder in [] if keep else own.leftovers:
+            shutil.rmtree(run_folder, ignore_errors=True)  # what cannot be removed is in nobody's way
+        return row
+
+    return measure
 
 
 def chosen_keys(keys: Sequence[Key], only: Mapping[str, Sequence[str]]) -> list[Key]:

@@ -49,11 +49,12 @@ def compared(dense: Path, task: Any, key: Key) -> Row:
     from thresher.hardware import choose_device
     from thresher.models.attach import encoder_shape, gates_of, prune_
     from thresher.models.checkpoint import load_dense
+    from thresher.models.defaults import positions_of
     from thresher.models.predict import predict
     from thresher.models.rules import TopShare
-    from thresher.tasks.encode import encode, padded_batches, usable_positions
+    from thresher.tasks.encode import encode, padded_batches
     from thresher.training.budget import measured_flops, scale_to_target
-    from thresher.training.thresher import Fall
+    from thresher.training.falling import FallingShares
 
     model, tokenizer = load_dense(dense)
     model.to(choose_device()[0])
@@ -61,12 +62,12 @@ def compared(dense: Path, task: Any, key: Key) -> Row:
     gates, shape = gates_of(model), encoder_shape(model)
 
     def batches(rows: Any) -> Any:
-        data = encode(tokenizer, rows, max_length=128, positions=usable_positions(model.config))
+        data = encode(tokenizer, rows, max_length=128, positions=positions_of(model, 128))
         return padded_batches(data, pad_id=tokenizer.pad_token_id)
 
     tested, fitted_on = batches(next(iter(task.test.values()))), batches(task.train[:FITTED_ON])
     wanted = predict(model, tested, pruned=False).logits
-    fall = Fall(gates, width=FALLS_OVER * shape.layers, centre=key["target"] * shape.layers)
+    fall = FallingShares(gates, width=FALLS_OVER * shape.layers, centre=key["target"] * shape.layers)
     scale_to_target(fall, lambda: measured_flops(model, fitted_on), key["target"], lambda flops: None)
     gates.rule = TopShare(fall.fitted.shares).to(model.device) if key["rule"] == "top-k" else None
     gates.set_thresholds(fall.fitted.thresholds() if key["rule"] == "threshold" else [0.0] * shape.layers)

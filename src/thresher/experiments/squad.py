@@ -5,9 +5,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from thresher.experiments.experiment import Key, Row, Setting
+from thresher.experiments.experiment import Key, Row, Setting, key_of
 from thresher.experiments.of_tokens import CONTROL, controls, draw, measure_run, method_keys, points, table
 from thresher.experiments.publish import markdown_table, write_between_marks
+from thresher.experiments.runner import RECORDS, read_records
 from thresher.experiments.table1 import check
 from thresher.experiments.token_tries import TRIES
 
@@ -30,10 +31,17 @@ def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[P
     write_between_marks(page, "summary", summary(rows))
     write_between_marks(page, "tries", tries(rows))
     write_between_marks(page, "means", means(rows))
-    write_between_marks(page, "table", table(rows, METRICS, NAMES))
+    write_between_marks(page, "table", table(with_others(rows, folder), METRICS, NAMES))
     write_between_marks(page, "figure", "![F1 against relative FLOPs](squad.png)")
     model = config["models"][0]
     return [page, *draw([row for row in rows if row["model"] == model], folder, "squad", title=f"SQuAD 2.0, {model}")]
+
+
+def with_others(rows: Sequence[Row], folder: Path) -> list[Row]:
+    """The rows, and after them those that the configuration no longer asks for: every run is shown."""
+    known = {key_of(row, KEY) for row in rows}
+    others = {key_of(row, KEY): row for row in read_records(folder / RECORDS)}
+    return [*rows, *(row for key, row in others.items() if key not in known)]
 
 
 def tries(rows: Sequence[Row]) -> str:

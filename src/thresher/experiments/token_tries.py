@@ -1,12 +1,11 @@
-"""Three things that heads which read every token might gain from, tried in training alone: no engine knows them.
+"""Two things that heads which read every token might gain from, tried in training alone: no engine knows them.
 
     python -m thresher.experiments.token_tries exits prune MODEL --task squad_v2 ...
 
 `exits` gives every layer's leavers an output layer of their own, copies of the model's at first. `guarded` reads the
 model's output layer in front of every layer, too, and keeps tokens that it already takes for the start or the end of
-an answer; a small loss teaches it to read there. `floored` lets a share of the context reach the end, where method
-thresher leaves the question alone. All are method thresher otherwise. The runs are measured and then removed; a saved
-one lacks what was tried, but for the floor, whose thresholds are all there is to it.
+an answer; a small loss teaches it to read there. Both are method thresher otherwise. The runs are measured and then
+removed; a saved one lacks what was tried.
 """
 
 import runpy
@@ -89,6 +88,7 @@ class Guarded(Tried):
         super().begin()
         self._early: list[Tensor] = []
         self._always: Tensor | None = None
+        self.gates.watched = True
         base = self.run.model.base_model
         for layer in family_of(self.run.model).layers(base):
             layer.register_forward_pre_hook(self._before_layer, with_kwargs=True)
@@ -126,14 +126,7 @@ def likely(logits: Tensor, alive: Tensor) -> Tensor:
     return (shares > LIKELY).any(dim=-1) & alive
 
 
-class Floored(Tried):
-    """No layer leaves less than a share of the tokens that may go."""
-
-    tried = "floored"
-    floor = 0.15
-
-
-TRIES = {"exits": "Exits", "guarded": "Guarded", "floored": "Floored"}
+TRIES = {"exits": "Exits", "guarded": "Guarded"}
 
 
 def main(words: list[str]) -> None:

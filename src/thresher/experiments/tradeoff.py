@@ -9,6 +9,7 @@ import numpy as np
 
 from thresher.experiments.experiment import Key, Row, Setting, key_of
 from thresher.experiments.fronts import measure_on_front
+from thresher.experiments.intervals import drawn_interval
 from thresher.experiments.publish import markdown_table, write_between_marks
 from thresher.experiments.runner import read_records
 from thresher.experiments.table1 import check
@@ -30,16 +31,19 @@ COLOURS = {
 }
 REPEATED = "widths/records.jsonl"  # its races are runs of `thresher` with the same settings
 CONTROL = "dense"  # trained on without pruning: one point, at full cost
+OURS = "thresher"
+BEHIND = -0.3  # points: more than that, no task's mean lead is to be behind
 
 
 def keys(config: dict[str, Any]) -> list[Key]:
-    """The control has one target; all others have all of them. Neighbours are of different tasks: rows of one task wait
-    for the same dense model. LAT trains longest and so goes first."""
+    """[compared] has each method's seeds. The control has one target; all others have all of them. Neighbours are of
+    different tasks: rows of one task wait for the same dense model. LAT trains longest and so goes first."""
     return [
         {"task": task, "model": model, "method": method, "target": target, "seed": seed}
-        for seed in config["seeds"]
+        for seed in sorted({seed for seeds in config["compared"].values() for seed in seeds})
         for model in config["models"]
-        for method in sorted(config["compared"], key=lambda method: method != "lat")
+        for method, seeds in sorted(config["compared"].items(), key=lambda each: each[0] != "lat")
+        if seed in seeds
         for target in ([1.0] if method == CONTROL else config["targets"])
         for task in config["tasks"]
     ]
@@ -57,14 +61,32 @@ def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[P
     return [page, *draw(rows, folder, config)]
 
 
-def points(rows: Sequence[Row], task: str, method: str) -> list[tuple[float, float]]:
-    """(relative FLOPs, score) of a method, the mean of its seeds at each target, from the cheapest on."""
-    own = [row for row in rows if (row["task"], row["method"]) == (task, method)]
+def whole_seeds(rows: Sequence[Row], task: str, method: str) -> list[int]:
+    """The seeds that a method has at all of its targets: a mean over others at one cost than at the next is no line."""
+    targets: dict[int, set[float]] = {}
+    for row in rows:
+        if (row["task"], row["method"]) == (task, method):
+            targets.setdefault(row["seed"], set()).add(row["target"])
+    every = set().union(*targets.values())
+    return sorted(seed for seed, own in targets.items() if own == every)
+
+
+def points(
+    rows: Sequence[Row], task: str, method: str, seeds: Sequence[int] | None = None
+) -> list[tuple[float, float]]:
+    """(relative FLOPs, score) of a method, the mean of these seeds, or of all that it has, from the cheapest on."""
+    taken = whole_seeds(rows, task, method) if seeds is None else seeds
+    own = [row for row in rows if (row["task"], row["method"]) == (task, method) and row["seed"] in taken]
     found = []
     for target in sorted({row["target"] for row in own}):
-        seeds = [row for row in own if row["target"] == target]
-        found.append((mean(row["relative_flops"] for row in seeds), mean(row["pruned"] for row in seeds)))
+        same = [row for row in own if row["target"] == target]
+        found.append((mean(row["relative_flops"] for row in same), mean(row["pruned"] for row in same)))
     return sorted(found)
+
+
+def common_seeds(rows: Sequence[Row], task: str, rival: str) -> list[int]:
+    """Seeds that both method thresher and a rival have: only these are compared."""
+    return sorted(set(whole_seeds(rows, task, OURS)) & set(whole_seeds(rows, task, rival)))
 
 
 def at_cost(line: Sequence[tuple[float, float]], cost: float) -> float | None:
@@ -73,9 +95,11 @@ def at_cost(line: Sequence[tuple[float, float]], cost: float) -> float | None:
     return float(np.interp(cost, costs, scores)) if costs[0] <= cost <= costs[-1] else None
 
 
-def lead(rows: Sequence[Row], task: str, rival: str) -> list[float]:
-    """Points by which method thresher leads a rival, at every measured cost of either that both cover."""
-    ours, theirs = points(rows, task, "thresher"), points(rows, task, rival)
+def lead(rows: Sequence[Row], task: str, rival: str, seeds: Sequence[int] | None = None) -> list[float]:
+    """Points by which method thresher leads a rival, at every measured cost of either that both cover: the means of
+    their common seeds, or of some of them."""
+    seeds = common_seeds(rows, task, rival) if seeds is None else seeds
+    ours, theirs = (points(rows, task, method, seeds) for method in (OURS, rival))
     if not ours or not theirs:
         return []
     found = []
@@ -86,18 +110,58 @@ def lead(rows: Sequence[Row], task: str, rival: str) -> list[float]:
     return found
 
 
+def interval(rows: Sequence[Row], tasks: Sequence[str], rival: str) -> tuple[float, float]:
+    """Of the mean lead: 95% of the draws of tasks, then of each one's seeds, then of the costs of each seed."""
+    leads = [
+        [found for seed in common_seeds(rows, task, rival) if (found := lead(rows, task, rival, [seed]))]
+        for task in tasks
+    ]
+    low, high = drawn_interval([of_task for of_task in leads if of_task])
+    return low, high
+
+
 def verdict(rows: Sequence[Row], config: dict[str, Any]) -> str:
-    """Smallest and mean lead of method thresher at matched cost, and the tasks' mean of the latter."""
-    rivals = [method for method in config["compared"] if method not in ("thresher", CONTROL)]
+    """Smallest and mean lead of method thresher at matched cost, the tasks' mean of the latter, and how sure it is."""
+    rivals = [method for method in config["compared"] if method not in (OURS, CONTROL)]
     leads = {task: [lead(rows, task, rival) for rival in rivals] for task in config["tasks"]}
     lines = [
         [config["tasks"][task]["name"], *(f"{min(one):+.2f} / {mean(one):+.2f}" if one else "" for one in found)]
         for task, found in leads.items()
     ]
+    sure: list[str] = []
     if all(one for found in leads.values() for one in found):
         means = [mean(mean(one) for one in column) for column in zip(*leads.values(), strict=True)]
         lines.append(["**mean of the tasks**", *(f"{value:+.2f}" for value in means)])
-    return markdown_table(["lead of thresher at matched cost, least / mean", *rivals], lines)
+        between = [interval(rows, list(leads), rival) for rival in rivals]
+        lines.append(["95% interval", *(f"{low:+.2f} to {high:+.2f}" for low, high in between)])
+        sure = [rival for rival, (low, _) in zip(rivals, between, strict=True) if low > 0]
+    lines.append(["seeds in common", *(_counts(rows, list(config["tasks"]), rival) for rival in rivals)])
+    table = markdown_table(["lead of thresher at matched cost, least / mean", *rivals], lines)
+    return f"{table}\n\n{_goal(leads, rivals, sure, config)}"
+
+
+def _counts(rows: Sequence[Row], tasks: Sequence[str], rival: str) -> str:
+    found = {len(common_seeds(rows, task, rival)) for task in tasks}
+    return " to ".join(map(str, sorted({min(found), max(found)})))
+
+
+def _goal(
+    leads: dict[str, list[list[float]]], rivals: Sequence[str], sure: Sequence[str], config: dict[str, Any]
+) -> str:
+    """What was aimed at, and where it is missed."""
+    unsure = [rival for rival in rivals if rival not in sure]
+    behind = [
+        f"{config['tasks'][task]['name']} ({rival}, {mean(one):+.2f})"
+        for task, found in leads.items()
+        for rival, one in zip(rivals, found, strict=True)
+        if one and mean(one) < BEHIND
+    ]
+    first = "met" if not unsure else f"missed for {', '.join(unsure)}"
+    second = "met" if not behind else f"missed on {', '.join(behind)}"
+    return (
+        f"Goals: a mean lead over every rival whose interval is above zero, **{first}**; no task whose mean lead is "
+        f"below {BEHIND:g}, **{second}**."
+    )
 
 
 def repeated(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
@@ -116,8 +180,9 @@ def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
         for method in config["compared"]:
             cells = [f"{100 * score:.2f} @ {cost:.3f}" for cost, score in points(rows, task, method)]
             if cells:
-                lines.append([about["name"], f"{dense:.2f}", method, ", ".join(cells)])
-    return markdown_table(["task", "dense", "method", "score @ relative FLOPs"], lines)
+                seeds = str(len(whole_seeds(rows, task, method)))
+                lines.append([about["name"], f"{dense:.2f}", method, seeds, ", ".join(cells)])
+    return markdown_table(["task", "dense", "method", "seeds", "score @ relative FLOPs"], lines)
 
 
 def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:

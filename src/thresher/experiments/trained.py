@@ -13,6 +13,7 @@ from typing import Any
 
 from thresher.config import without_flag
 from thresher.errors import RunError
+from thresher.experiments.answers import answers_of
 from thresher.experiments.experiment import Key, Row, Setting
 from thresher.workplace import has_state, work_of
 
@@ -76,12 +77,13 @@ def measure_trained(
     rows: Sequence[str] | None = None,
     name: str | None = None,
     split: str | None = None,
+    more: Path | None = None,
     fields: Fields = lambda version, metrics: {},
 ) -> Row | None:
-    """One row, or None where the deadline came first: the run then goes on from its last saved state. `rows` and `name`
-    as in `trained_run`; `fields` adds metrics beside the score. `split` names one of several test sets: the run stays,
-    for the rows of the others."""
-    out = trained_run(key, setting, rows=rows, name=name)
+    """One row, or None where the deadline came first: the run then goes on from its last saved state. `rows`, `name`
+    and `more` as in `trained_run`; `fields` adds metrics beside the score. `split` names one of several test sets: the
+    run stays, for the rows of the others. `answers` are for a file beside the records."""
+    out = trained_run(key, setting, rows=rows, name=name, more=more)
     if out is None:
         return None
     if split is None:
@@ -89,7 +91,10 @@ def measure_trained(
     manifest = json.loads((out / "thresher.json").read_text(encoding="utf-8"))
     if split is not None:
         manifest["quality"] = {split: manifest["quality"][split]}
-    return {**row_of(manifest), **fields_of(manifest, fields), "command": shown(key, setting.config, setting.program)}
+    command = shown(key, setting.config, setting.program, more=more)
+    said = answers_of(out, key, setting, split=split) if rows is None else None
+    found = {} if said is None else {"answers": said}
+    return {**row_of(manifest), **fields_of(manifest, fields), "command": command, **found}
 
 
 def fields_of(manifest: dict[str, Any], fields: Fields) -> Row:
@@ -99,12 +104,17 @@ def fields_of(manifest: dict[str, Any], fields: Fields) -> Row:
 
 
 def trained_run(
-    key: Key, setting: Setting, *, rows: Sequence[str] | None = None, name: str | None = None
+    key: Key,
+    setting: Setting,
+    *,
+    rows: Sequence[str] | None = None,
+    name: str | None = None,
+    more: Path | None = None,
 ) -> Path | None:
     """The folder of a finished run, trained now if need be; None where the deadline came first.
 
     `rows` replaces the words that name the task's rows, and `name` starts the names of the folders, where other
-    experiments train on other rows.
+    experiments train on other rows. `more` is a file of rows without labels; the dense model does without it.
     """
     rows = rows or ["--task", key["task"], "--data", str(setting.data_folder())]
     prefix = [] if name is None else [name]
@@ -112,7 +122,9 @@ def trained_run(
     if dense is None:
         return None
     settings = resolved(key, setting.config)
-    out = setting.work / folder_name(*prefix, *key.values(), settings=settings, origin=[dense.parent.name])
+    origin = [dense.parent.name, *([] if more is None else [more.name])]
+    out = setting.work / folder_name(*prefix, *key.values(), settings=settings, origin=origin)
+    rows = [*rows, *([] if more is None else ["--more-texts", str(more)])]
     words = command_of(key, setting.config, source=str(dense), rows=rows, out=str(out))
     return out if ensured([*words, "--finetune", "never"], out, setting) else None
 
@@ -152,10 +164,10 @@ def row_of(manifest: dict[str, Any]) -> Row:
     }
 
 
-def shown(key: Key, config: dict[str, Any], program: Sequence[str] = ("thresher",)) -> str:
+def shown(key: Key, config: dict[str, Any], program: Sequence[str] = ("thresher",), *, more: Path | None = None) -> str:
     """The command without this machine in it."""
     name = f"runs/{key['task']}-{key['model']}-{key['seed']}/dense"
-    rows = ["--task", key["task"], "--data", "data"]
+    rows = ["--task", key["task"], "--data", "data", *([] if more is None else ["--more-texts", f"runs/{more.name}"])]
     start = ["thresher"] if tuple(program) == ("thresher",) else ["python", "-m", *program]
     return " ".join([*start, *command_of(key, config, source=name, rows=rows, out="runs/OUT")])
 

@@ -48,7 +48,7 @@ def accelerate_(
     if NAME in vars(transformer):
         raise ModelError("the model is accelerated already; call thresher.unaccelerate_(model) first")
     own = _own_model(transformer, pooling)
-    scales = [] if run is None else read_scales(Path(run).expanduser())
+    scales = [] if run is None else read_scales(Path(run).expanduser(), dtype)
     if device == "auto":
         device = "cuda" if transformer.model.device.type == "cuda" else "cpu"
     if dtype == "same":
@@ -134,17 +134,24 @@ class _Forward:
             )
         outputs: Tensor = self.computing(given["input_ids"], given.get("attention_mask"), given.get("token_type_ids"))
         name = self.transformer.module_output_name
-        features[name] = ReadyVectors(outputs) if name == "token_embeddings" else outputs
+        features[name] = ReadyVectors.of(outputs) if name == "token_embeddings" else outputs
         return features
 
 
-class ReadyVectors:
-    """Stands for the states of all tokens where only vectors (texts, width) were made of them."""
+class ReadyVectors(Tensor):
+    """Stands for the states of all tokens where only `vectors` (texts, width) were made of them. A tensor, so that
+    whoever looks for tensors finds it, and refuses whatever is done with one, or asked of it."""
 
-    def __init__(self, vectors: Tensor) -> None:
-        self.vectors = vectors
+    vectors: Tensor
 
-    def __iter__(self) -> Iterator[Tensor]:
+    @staticmethod
+    def of(vectors: Tensor) -> "ReadyVectors":
+        found = Tensor._make_subclass(ReadyVectors, torch.empty(0))
+        found.vectors = vectors
+        return found
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise ModelError(
             "an accelerated model gives no token_embeddings: they are pooled as they are made; call "
             "thresher.unaccelerate_(model) first"

@@ -16,9 +16,8 @@ from thresher.jobs.texts import as_inputs
 from thresher.quiet import quiet
 
 if TYPE_CHECKING:
-    from thresher.evaluation.contenders import Contender
-    from thresher.evaluation.lineup import Material, Missing
-    from thresher.evaluation.pace import Pace
+    from thresher.evaluation.lineup import Material
+    from thresher.evaluation.pace import Clock, Pace
     from thresher.evaluation.verdict import Verdict
     from thresher.models.checkpoint import Checkpoint
     from thresher.tasks import Example, Task
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from thresher.training.progress import Silent
 
 CALIBRATION_TEXTS = 128
+CALIBRATION_TOKENS = 8192  # scales of longer texts are found on fewer of them
 MOST_ROWS = 512
 RIVAL_PACKAGES = {"cpu": ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf"), "cuda": ("triton",)}
 MEMORY = {
@@ -44,8 +44,8 @@ class BenchRequest(Rows):
     to measure. `engines` are names joined by commas, all where not given; `record` is a JSON lines file to append to.
     max_length: of `measure_gears`, for a server that is started with the same one.
 
-    At most `rows` rows, in so many timed `rounds`. Where these are not given they are 512 and 5, or what fits into
-    about so many `seconds`, at least a batch and a round.
+    At most `rows` rows, in so many timed `rounds`. Where these are not given they are 512 and 5, or what fits: all of
+    it, conversions and memory too, takes about so many `seconds`. A few rows and a round are the least.
     """
 
     PATHS: ClassVar[tuple[str, ...]] = (*Rows.PATHS, "run", "texts", "record")
@@ -125,7 +125,8 @@ class _Plan:
     task: "Task | None"
     examples: "list[Example]"
     read: "EncodedSet"  # the texts as they came, with their windows where outputs are of tokens
-    null_threshold: float | None = None
+    null_threshold: float = 0.0
+    dense_threshold: float = 0.0  # of every row but the pruned ones
 
     def cut_to(self, texts: int) -> "_Plan":
         """The same with the first texts only, and whole rows of them."""
@@ -175,30 +176,38 @@ def bench(run: str | Path | BenchRequest, *, progress: "Silent | None" = None, *
 
 
 def load_rows(request: BenchRequest, manifest: dict[str, Any]) -> "tuple[Task | None, list[Example]]":
-    """The task, if there is one, and the rows of its first test split."""
+    """The task, if there is one, and the rows of its first test split, scattered: those of a paragraph, or of a class,
+    often stand together, and a bench may take but the first. A reranker's documents of one query stay together."""
     from thresher.models.pairs import means_of
     from thresher.tasks.files import read_texts
+    from thresher.tasks.splits import fingerprint, query_of, scattered
 
     if request.texts is None:
         task = request.load_test(request.run, manifest, ways="--texts FILE, --test FILE or --task NAME")
-        return task, next(iter(task.test.values()))
+        return task, scattered(
+            next(iter(task.test.values())), key=query_of if task.spec.means == "score" else fingerprint
+        )
     if any((request.task, request.data, request.test, *request.columns)):
         raise ConfigError(f"--texts {request.texts} stands alone; leave out --task, --data, --test and the columns")
     given, means = read_texts(request.texts), means_of(manifest) or "classes"
-    return None, as_inputs(given, request.texts, manifest, means=means, name=request.run)
+    found = as_inputs(given, request.texts, manifest, means=means, name=request.run)
+    return None, scattered(found, key=query_of if means == "score" else fingerprint)
 
 
 def _raced(checked: _Checked, progress: "Silent") -> BenchResult:
     import torch
 
     from thresher.evaluation.lineup import Material, dense_of
+    from thresher.evaluation.pace import Clock
     from thresher.evaluation.quality import check_outputs
     from thresher.evaluation.verdict import judge
     from thresher.models.attach import gates_of
     from thresher.models.checkpoint import load
     from thresher.models.heads import head_of
+    from thresher.models.manifest import dense_threshold
 
     request, task, examples = checked.request, checked.task, checked.examples
+    clock = Clock(request.seconds)
     checkpoint = load(request.run)
     if task is not None:
         check_outputs(checkpoint.model, task, name=request.run, manifest=checkpoint.manifest)
@@ -209,12 +218,12 @@ def _raced(checked: _Checked, progress: "Silent") -> BenchResult:
     timed = examples[: request.most_rows]
     with tempfile.TemporaryDirectory() as work:
         read, calibration = _encoded(checkpoint, timed, chosen)
-        texts = read.rows
+        texts, scaled = read.rows, calibration_rows(calibration.rows)
         material = Material(
             run=request.run,
             dense=dense.folder,
             work=Path(work),
-            calibration=calibration.rows,
+            calibration=scaled,
             pad_id=checkpoint.tokenizer.pad_token_id,
             threads=torch.get_num_threads(),
             texts=texts,
@@ -223,14 +232,15 @@ def _raced(checked: _Checked, progress: "Silent") -> BenchResult:
             half=checked.half,
             means=head_of(checkpoint.model).means,
         )
-        threshold = head_of(checkpoint.model).null_threshold
-        plan = _Plan(request, checked.engines, material, texts, task, timed, read, threshold)
-        found, missing, about = _measure(plan, checkpoint.model, progress)
+        own = head_of(checkpoint.model).threshold
+        theirs = own if dense.folder == request.run else dense_threshold(checkpoint.manifest) or 0.0
+        plan = _Plan(request, checked.engines, material, texts, task, timed, read, own, theirs)
+        found, missing, about = _measure(plan, checkpoint.model, progress, clock)
     return BenchResult(
         run=request.run,
         rivals=dense.name,
         about=about,
-        calibration={"texts": len(chosen), "source": source} if checked.place == "cpu" else None,
+        calibration={"texts": len(scaled), "source": source} if checked.place == "cpu" else None,
         rows=found,
         missing=missing,
         verdict=judge(found),
@@ -270,11 +280,12 @@ def _about(plan: _Plan, pace: "Pace") -> dict[str, Any]:
 
 
 def _measure(
-    plan: _Plan, model: Any, progress: "Silent"
+    plan: _Plan, model: Any, progress: "Silent", clock: "Clock"
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
     """The rows that were measured, with their ratios, those that are missing, and what was measured how."""
     from thresher.evaluation.lineup import line_up, rows_of
     from thresher.evaluation.pace import find_pace
+    from thresher.evaluation.peaks import add_peaks_, to_measure
     from thresher.evaluation.speed import race, seconds_of
     from thresher.evaluation.verdict import add_ratios_
     from thresher.models.attach import encoder_shape
@@ -283,13 +294,13 @@ def _measure(
     with progress.brief() as bars:
         name = "loading and exporting" if material.device == "cpu" else "loading"
         bars.begin(name, total=len(rows_of(plan.engines, material.device, means=material.means)))
-        contenders, missing = line_up(plan.engines, material, on_step=bars.step)
+        contenders, missing = line_up(plan.engines, material, on_step=bars.step, late=clock.late_to_make)
         pace = find_pace(
             contenders,
             plan.texts,
             seconds_of,
             batch_size=material.batch_size,
-            seconds=request.seconds,
+            seconds=clock.for_race(),
             rounds=request.rounds,
             may_cut=request.rows is None,
         )
@@ -305,6 +316,7 @@ def _measure(
             rounds=pace.rounds,
             latency_texts=min(pace.single, len(plan.texts)),
             truth=truth,
+            dense_truth=None if truth is None else truth.with_threshold(plan.dense_threshold),
             means=material.means,
             parts=pace.parts,
             on_step=bars.step,
@@ -312,15 +324,19 @@ def _measure(
         rows = [speed.to_dict() for speed in speeds]
         add_ratios_(rows)
         if request.memory:
-            # Every peak is a process that loads a model: where time is short, sorted rows go without.
-            sorted_too = not pace.notes
-            missing += _add_memory_(rows, contenders, plan, bars, sorted_too=sorted_too)
-            pace = pace if sorted_too else replace(pace, notes=(*pace.notes, "peak memory of unsorted rows"))
+            chosen = to_measure(rows, contenders, sorted_too=not pace.notes)
+            bars.begin("measuring memory", total=len(chosen))
+            left, step = clock.for_memory(), bars.step
+            unknown = add_peaks_(chosen, plan.texts, material.batch_size, clock=left, on_step=step)
+            found = sum(row["peak_mib"] is not None for row in rows)
+            if found + len(unknown) < len(rows):
+                pace = replace(pace, notes=(*pace.notes, f"peak memory of {found} rows"))
+            missing += unknown
     return rows, [asdict(row) for row in missing], _about(plan, pace)
 
 
 def _judged_by(plan: _Plan) -> "tuple[Task | None, Truth | None]":
-    """The task that scores outputs and what it scores them against; nothing where rows have no labels."""
+    """The task that scores outputs, and what it scores them against; nothing where rows have no labels."""
     from thresher.tasks.task import labelled
 
     if plan.task is None or not labelled(plan.examples, name=plan.task.spec.name):
@@ -329,38 +345,20 @@ def _judged_by(plan: _Plan) -> "tuple[Task | None, Truth | None]":
     return plan.task, truth.with_threshold(plan.null_threshold)
 
 
-def _add_memory_(
-    rows: list[dict[str, Any]], contenders: "Sequence[Contender]", plan: _Plan, bars: "Silent", *, sorted_too: bool
-) -> "list[Missing]":
-    """Each row's peak, into the row; what could not be measured is missing."""
-    from concurrent.futures.process import BrokenProcessPool
-
-    import torch
-
-    from thresher.evaluation.alone import peak_memory
-    from thresher.evaluation.contenders import SORTED
-    from thresher.evaluation.lineup import Missing
-
-    missing = []
-    both = zip(rows, contenders, strict=True)
-    chosen = [pair for pair in both if sorted_too or not pair[0]["engine"].endswith(SORTED)]
-    bars.begin("measuring memory", total=len(chosen))
-    for row, contender in chosen:
-        try:
-            row |= asdict(peak_memory(contender.spec, plan.texts, plan.material.batch_size))
-        # Killed, most likely for want of memory, or out of the GPU's; the race still counts.
-        except (BrokenProcessPool, torch.OutOfMemoryError) as error:
-            missing.append(Missing(row["engine"], row["dtype"], f"peak memory: {error}", row["mode"]))
-        bars.step()
-    return missing
-
-
 def calibration_texts(train: "list[Example]", timed: "list[Example]", rows: int) -> "tuple[list[Example], str]":
     """Texts for static int8, evenly spread: training ones where there are any, else timed ones, best not these rows."""
     from thresher.tasks.splits import spread
 
     found, source = (train, "training texts") if train else (timed[rows:] or timed, "test texts, unlabelled")
     return spread(found, CALIBRATION_TEXTS), source
+
+
+def calibration_rows(rows: "list[Encoded]") -> "list[Encoded]":
+    """Of long texts fewer, evenly spread: scales are found on so many tokens, and at least eight texts."""
+    from thresher.tasks.splits import spread
+
+    total = sum(len(row.input_ids) for row in rows)
+    return rows if total <= CALIBRATION_TOKENS else spread(rows, max(8, len(rows) * CALIBRATION_TOKENS // total))
 
 
 def _half(dtype: str | None, place: str) -> str:

@@ -1,6 +1,6 @@
 """The calibration job: thresholds for a fine-tuned model without training, from texts without labels."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,8 +26,9 @@ DEFAULT_AGREEMENT = "99%"
 @dataclass(frozen=True, kw_only=True)
 class CalibrateRequest(Request):
     """What `calibrate` is asked for: a dense model with its head, and texts: a file with one per line, or a task's
-    selection rows, whose labels are not read. The goal is an `agreement` to keep, 99% if not given, or `target_flops`.
-    `rerank` says that a model's one output is a reranker's score, where its folder does not say so."""
+    selection rows, whose labels are read for nothing but the null threshold of answers. The goal is an `agreement` to
+    keep, 99% if not given, or `target_flops`. `rerank` says that a model's one output is a reranker's score, where its
+    folder does not say so."""
 
     PATHS: ClassVar[tuple[str, ...]] = ("out", "texts", "data")
 
@@ -152,10 +153,11 @@ def _fitted(
         note(f"{truncated} of the texts truncated to {encoded[0].max_length} tokens")
     trial, judged = _fit_and_judge(engine, encoded, goal, progress)
     gates_of(network).set_thresholds(trial.thresholds)
+    withholding = _null_thresholds_(network, tokenizer, task, request)
     result = CalibrateResult(
         out=request.out,
         goal=goal,
-        source=_source(request.texts, task),
+        source=_source(request.texts, task) + withholding,
         pairs=fitting[0].pair is not None,
         fit_texts=len(fitting),
         judge_texts=len(judging),
@@ -182,6 +184,26 @@ def _fit_and_judge(
         trial = fit(Sample(packed, fit_texts, on_trial=bars.step, means=means), goal)
         judged = Sample(packed, judge_texts, on_trial=lambda: None, means=means).judge(trial.thresholds)
         return trial, judged
+
+
+def _null_thresholds_(network: Any, tokenizer: Any, task: "Task | None", request: CalibrateRequest) -> str:
+    """Let a model that finds answers withhold them as the dense model does, or better, where selection rows have labels
+    to fit it by, in place; returns what is to be said of those labels."""
+    from thresher.jobs.measure import Version, remember_thresholds_, with_thresholds
+    from thresher.models.heads import head_of
+    from thresher.models.manifest import dense_threshold
+    from thresher.tasks.splits import spread
+
+    if head_of(network).means != "span":
+        return ""
+    known = dense_threshold(_run_around(request.model))
+    versions = {name: Version({}, pruned=name == "pruned", null_threshold=known) for name in ("dense", "pruned")}
+    fitted = versions
+    if task is not None:
+        some = replace(task, selection=spread(task.selection, request.rows))
+        fitted = with_thresholds(network, tokenizer, some, versions, max_length=request.max_length)
+    remember_thresholds_(network, fitted)
+    return "" if fitted == versions else ", but for the null threshold"
 
 
 def _save(
@@ -248,12 +270,14 @@ def _load_model(request: CalibrateRequest, task: "Task | None") -> tuple[Any, An
     from thresher.evaluation.quality import check_outputs
     from thresher.models.checkpoint import has_head, load_dense
     from thresher.models.defaults import mean_by_
-    from thresher.models.sentence_folder import is_embedder
+    from thresher.models.sentence_folder import EMBEDDERS, is_embedder
 
     model = request.model
     check_dense(model)
     if not has_head(model) and not is_embedder(model):
-        raise ModelError(f"{model} has no classification head, so it has no predictions to keep; fine-tune it first")
+        raise ModelError(
+            f"{model} has no classification head, so it has no predictions to keep; fine-tune it first. {EMBEDDERS}"
+        )
     network, tokenizer = load_dense(model, whole=True)
     if task is not None:
         check_outputs(network, task, name=model)

@@ -1,12 +1,12 @@
 """The evaluation job: quality and cost of a saved run on held-out rows, beside the dense model it was made from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from thresher.engine.checks import check_max_length
 from thresher.errors import DataError
-from thresher.jobs.measure import Version, measure, plain, remarks_on
+from thresher.jobs.measure import Version, measure, plain, remarks_on, with_thresholds
 from thresher.jobs.places import pick_device
 from thresher.jobs.request import Note, asked, heard
 from thresher.jobs.rows import Rows
@@ -61,6 +61,7 @@ def evaluate_run(
     from thresher.evaluation.lineup import dense_of
     from thresher.evaluation.quality import check_outputs
     from thresher.models.checkpoint import load, load_dense, read_manifest
+    from thresher.models.manifest import dense_threshold
     from thresher.records import provenance
     from thresher.tasks.remembered import seen_in_training
     from thresher.tasks.task import labelled
@@ -74,12 +75,12 @@ def evaluate_run(
         checkpoint = load(request.run)
         check_outputs(checkpoint.model, rows, name=request.run, manifest=manifest)
         checkpoint.model.to(place)
-        versions = {"pruned": Version({}, pruned=True), "unpruned": Version({}, pruned=False)}
+        versions = {"pruned": Version({}, pruned=True), "unpruned": Version({}, pruned=False)}  # as they are served
         dense = dense_of(request.run, checkpoint)
         known = dense.folder != request.run
         if known:
             weights = load_dense(dense.folder, whole=True)[0].state_dict()
-            versions = {"dense": Version(weights, pruned=False), **versions}
+            versions = {"dense": Version(weights, pruned=False, null_threshold=dense_threshold(manifest)), **versions}
         elif not all(labelled(part, name=rows.spec.name) for part in rows.test.values()):
             raise DataError(
                 "rows without labels are judged by agreement with the model that pruning started from, and "
@@ -89,8 +90,12 @@ def evaluate_run(
         if request.test is not None:
             for text in seen_in_training(manifest.get("task", {}), request.test, rows.test["test"]):
                 say(text)
-        model, tokenizer = checkpoint.model, checkpoint.tokenizer
-        splits = measure(model, tokenizer, rows, versions, max_length=request.max_length, progress=shown)
+        model, tokenizer, length = checkpoint.model, checkpoint.tokenizer, request.max_length
+        if known and versions["dense"].null_threshold is None:
+            alone = {"dense": versions["dense"]}
+            chosen = with_thresholds(model, tokenizer, rows, alone, max_length=length)["dense"]
+            versions["dense"] = replace(chosen, null_threshold=chosen.null_threshold or 0.0)  # never the run's
+        splits = measure(model, tokenizer, rows, versions, max_length=length, progress=shown)
     return EvaluateResult(
         run=request.run,
         task=rows.spec.name,

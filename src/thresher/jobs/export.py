@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from thresher.core.heads import Head
 from thresher.core.plan import PruningPlan
+from thresher.engine.arithmetic import STATIC
 from thresher.engine.backends.linear import check_int8
 from thresher.engine.graphs.build import Form, build_model
 from thresher.engine.graphs.graph import OPSET
@@ -35,7 +36,7 @@ from thresher.jobs.rows import Rows
 from thresher.jobs.texts import as_inputs, unlabelled_task
 from thresher.models.attach import length_in_training
 from thresher.models.checkpoint import Checkpoint, load, read_manifest, replacing_folder
-from thresher.models.defaults import longest_read
+from thresher.models.defaults import longest_read, positions_of
 from thresher.models.heads import head_of
 from thresher.models.pairs import takes_pairs
 from thresher.models.plan import plan_of
@@ -170,7 +171,7 @@ def _exported(request: ExportRequest, checkpoint: Checkpoint, task: "Task | None
     model, tokenizer, head = checkpoint.model, checkpoint.tokenizer, head_of(checkpoint.model)
     exact = read_weights(model)
     weights = rounded(exact) if request.fp16_weights else exact
-    scales = read_scales(request.run) if request.int8 else []
+    scales = read_scales(request.run, STATIC) if request.int8 else []
     form = Form(
         types=takes_types(weights, tokenizer),
         one=request.batch_one,
@@ -181,7 +182,8 @@ def _exported(request: ExportRequest, checkpoint: Checkpoint, task: "Task | None
     )
     plans = _plans(request, model)
     form = form_for(request.format, form, plans[1.0])
-    limit = min(longest_read(model, tokenizer, length_in_training(model)) or weights.positions, weights.positions)
+    length = longest_read(model, tokenizer, length_in_training(model))
+    limit = min(length or weights.positions, positions_of(model, length))
     texts = texts_to_check(weights, tokenizer, limit=limit, pairs=_reads_pairs(checkpoint, head))
     task = task or request.from_texts(checkpoint)
     measuring = None if task is None else _measuring(checkpoint, task, request)
@@ -270,6 +272,7 @@ def _about(request: ExportRequest, result: ExportResult, plan: PruningPlan, chec
         "options": {name: getattr(request, name) for name in options},
         "thresholds": [str(value) if value == float("inf") else value for value in plan.thresholds],
         "score": plan.score,
+        "score_queries": plan.score_queries,
         "scale": plan.scale,
         "protect": list(plan.protect),
         "head": head_of(checkpoint.model).to_dict(),

@@ -72,7 +72,7 @@ class Measuring:
         model, length = checkpoint.model, trained_length(checkpoint.manifest)
         data = encoded_inputs(model, checkpoint.tokenizer, examples, max_length=length)
         texts = [(row.input_ids, row.token_type_ids) for row in data.rows]
-        score = scoring(task, examples, data, null_threshold=head_of(model).null_threshold)
+        score = scoring(task, examples, data, null_threshold=head_of(model).threshold)
         return Measuring(split, examples, texts, score)
 
 
@@ -95,8 +95,8 @@ def measure_exported(
     def add(name: str, compute: Compute, batch: int = BATCH) -> None:
         logits, kept = run_texts(compute, texts, means=means, batch=batch, on_texts=on_texts)
         found[name] = to_compare(logits, lengths, means)
-        shape, int8 = encoder_shape(checkpoint.model), bool(scales) and name != "fp32"
-        cost = costs(shape, kept, lengths, restores=restores, int8=int8)
+        shape, eight = encoder_shape(checkpoint.model), bool(scales) and name != "fp32"
+        cost = costs(shape, kept, lengths, restores=restores, eight=eight)
         measured[name] = Measured(measuring.score(logits), agreement(found[name], found["fp32"], means), **cost)
 
     restores, lengths = head_of(checkpoint.model).reads != "first", [len(ids) for ids, _ in texts]
@@ -110,7 +110,7 @@ def measure_exported(
             dial=0.0 if dense else 1.0,
             workers=0,
         )
-        add(dtype, computed_by(engine))
+        add(dtype, computed_by(engine.executor))
     compute = computed_in(counting, types=types)
     add(EXPORTED, compute, 1 if single else BATCH)
     twin = STATIC if scales else "fp32"

@@ -26,7 +26,6 @@ def measure_gears(request: "BenchRequest") -> "Measured":
     from thresher.models.pairs import means_of
     from thresher.records import provenance, write_json
     from thresher.serving.gears import FILE, Measured
-    from thresher.tasks.splits import spread
     from thresher.tasks.task import labelled, model_inputs
 
     manifest = read_manifest(request.run)
@@ -34,7 +33,7 @@ def measure_gears(request: "BenchRequest") -> "Measured":
     if means in ("span", "tags"):
         raise ConfigError(f"{request.run} has a head that gives {means}, whose gears are not measured yet")
     task, examples = load_rows(request, manifest)
-    examples = spread(examples, min(len(examples), request.most_rows))  # rows may be sorted by their labels
+    examples = examples[: request.most_rows]
     inputs = model_inputs(means, examples)
     items: list[Any] = [row.text if row.pair is None else (row.text, row.pair) for row in inputs]
     options: dict[str, Any] = {"device": request.device, "threads": request.threads, "max_length": request.max_length}

@@ -14,10 +14,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Version:
-    """Weights of the model (with or without its gates), and whether it prunes with them."""
+    """Weights of the model (with or without its gates), whether it prunes with them, and by how much no answer must be
+    better to be given; None: as the model itself says."""
 
     weights: "dict[str, Tensor]"
     pruned: bool
+    null_threshold: float | None = None
+
+
+def with_thresholds(
+    model: Any, tokenizer: Any, task: "Task", versions: dict[str, Version], *, max_length: int | None
+) -> dict[str, Version]:
+    """The versions with the null threshold that suits each best on the task's selection rows; as they are where those
+    have no labels, or nothing is ever withheld. The model is left with its own weights."""
+    from thresher.evaluation.quality import chosen_threshold
+
+    if task.spec.means != "span":
+        return versions
+    own, found = {name: value.clone() for name, value in model.state_dict().items()}, dict(versions)
+    for name, version in versions.items():
+        model.load_state_dict({**own, **version.weights})
+        chosen = chosen_threshold(model, tokenizer, task, max_length=max_length, pruned=version.pruned)
+        if chosen is None:
+            break
+        found[name] = replace(version, null_threshold=chosen)
+    model.load_state_dict(own)
+    return found
 
 
 def measure(
@@ -31,11 +53,9 @@ def measure(
 ) -> "dict[str, dict[str, Quality]]":
     """Every version on every test split: split -> version -> Quality. The model is left with its own weights.
 
-    Rows without labels are judged by agreement with the version named dense. An answer is withheld by the threshold
-    that suits each version best on the task's selection rows; a saved run knows its own.
+    Rows without labels are judged by agreement with the version named dense.
     """
-    from thresher.evaluation.quality import chosen_threshold, evaluate, outputs_of
-    from thresher.models.heads import head_of
+    from thresher.evaluation.quality import evaluate, outputs_of
     from thresher.tasks.task import labelled
 
     own = {name: value.clone() for name, value in model.state_dict().items()}
@@ -44,12 +64,6 @@ def measure(
     with progress.brief() as bars:
         for name, version in versions.items():
             model.load_state_dict({**own, **version.weights})
-            stored = head_of(model).null_threshold
-            threshold = stored if version.pruned else None
-            if threshold is None:
-                options: Any = {"max_length": max_length, "pruned": version.pruned}
-                chosen = chosen_threshold(model, tokenizer, task, **options)
-                threshold = stored if chosen is None else chosen
             for split in task.test if name == "dense" else ():
                 if not labelled(task.test[split], name=task.spec.name):
                     references[split] = outputs_of(model, tokenizer, task, split=split, max_length=max_length)
@@ -63,19 +77,26 @@ def measure(
                     pruned=version.pruned,
                     on_batch=_steps(bars, f"{split}: {name}"),
                     dense=references.get(split),
-                    null_threshold=threshold,
+                    null_threshold=version.null_threshold,
                 )
     model.load_state_dict(own)
     return found
 
 
-def remember_threshold_(model: Any, quality: "dict[str, dict[str, Quality]]") -> None:
-    """Let a model that finds answers know the null threshold that its pruned version was measured with, in place."""
+def remember_thresholds_(model: Any, versions: dict[str, Version]) -> None:
+    """Let a model that finds answers know the null threshold of its pruned version, and its run the dense model's, in
+    place."""
+    from thresher.models.attach import gates_of
     from thresher.models.heads import head_of, set_head_
+    from thresher.models.manifest import DENSE_THRESHOLD
 
-    found = [models["pruned"].metrics.get("null_threshold") for models in quality.values()]
-    if head_of(model).means == "span" and found and found[0] is not None:
-        set_head_(model, replace(head_of(model), null_threshold=found[0]))
+    pruned, dense = versions["pruned"].null_threshold, versions["dense"].null_threshold
+    if head_of(model).means != "span":
+        return
+    if pruned is not None:
+        set_head_(model, replace(head_of(model), null_threshold=pruned))
+    if dense is not None:
+        gates_of(model).about = {**gates_of(model).about, DENSE_THRESHOLD: dense}
 
 
 def plain(quality: "dict[str, dict[str, Quality]]") -> dict[str, dict[str, dict[str, Any]]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from thresher.config import PruneConfig
-from thresher.jobs.measure import Version, measure, plain, remarks_on, remember_threshold_
+from thresher.jobs.measure import Version, measure, plain, remarks_on, remember_thresholds_, with_thresholds
 from thresher.jobs.places import alone
 from thresher.jobs.request import Note, asked, heard
 from thresher.jobs.settings import PRUNE_SETTINGS, TRAIN_SETTINGS
@@ -98,29 +98,31 @@ def run_job(job: Job, progress: "Silent", note: Note) -> PruneResult | None:
         shutil.rmtree(job.work, ignore_errors=True)
         _announce(job, trainer, note)
     trainer.accelerator.wait_for_everyone()
-    standing = trainer.fit()
+    state = trainer.fit()
     if not trainer.accelerator.is_main_process:
         return None
-    if not standing.best_fits:
+    if not state.best_fits:
         note(f"no checkpoint came down to the {job.train.target_flops:g} of the FLOPs asked for; the best is kept")
     # The test rows took no part in training or selection.
     versions = {"dense": Version(trainer.dense_weights(), pruned=False), "pruned": Version({}, pruned=True)}
-    quality = measure(model, tokenizer, job.task, versions, max_length=job.train.max_length, progress=progress)
-    remember_threshold_(model, quality)
+    length = job.train.max_length
+    versions = with_thresholds(model, tokenizer, job.task, versions, max_length=length)
+    quality = measure(model, tokenizer, job.task, versions, max_length=length, progress=progress)
+    remember_thresholds_(model, versions)
     result = PruneResult(
         out=job.out,
         task=job.task.spec.name,
         quality=quality,
-        selection_score=standing.best_score,
-        seconds=round(standing.seconds, 1),
-        history=standing.history,
+        selection_score=state.best_score,
+        seconds=round(state.seconds, 1),
+        history=state.history,
         remarks=remarks_on(quality, job.train.to_dict()),
         model=model,
         tokenizer=tokenizer,
     )
     report = {name: value for name, value in result.to_dict().items() if name != "out"}
     dense = trainer.dense_weights() if finetune else None
-    save_run(job, model, tokenizer, {**report, "history": standing.history}, dense=dense)
+    save_run(job, model, tokenizer, {**report, "history": state.history}, dense=dense)
     return result
 
 
@@ -134,5 +136,5 @@ def _announce(job: Job, trainer: "Trainer", note: Note) -> None:
     note(f"data: {job.task.source}")
     note(f"recipe {train.recipe}: method {train.method}, scores by {score}, {cost}")
     note(f"training in {trainer.precision} on {trainer.accelerator.device.type}{processes}")
-    for text in trainer.truncation():
+    for text in trainer.rows.truncation():
         note(text)

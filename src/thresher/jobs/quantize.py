@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from thresher.config import trained_length
-from thresher.engine.arithmetic import STATIC
+from thresher.engine.arithmetic import FP8, STATIC
 from thresher.engine.backends.linear import check_int8
 from thresher.engine.find_scales import Text, find_scales
 from thresher.engine.scales import scales_file, write_scales
 from thresher.engine.weights import LayerScales
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.evaluation.agreement import Logits
-from thresher.evaluation.int8 import DTYPES, Measured, measure_arithmetics
+from thresher.evaluation.int8 import DTYPES, Measured, measure_arithmetics, measured_here, not_measured
 from thresher.evaluation.quality import check_outputs, encoded_inputs
 from thresher.jobs.places import alone, check_output, check_place, pick_device
 from thresher.jobs.quantize_training import TrainedOn, settings_for, teacher_of, train_in_int8, write_weights
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from thresher.tasks.encode import EncodedSet
     from thresher.training.progress import Silent
 
-KIND = "static symmetric int8, per-channel scales"
+KIND = "static symmetric int8, per-channel scales"  # fp8 has the same scales
 FEWEST = 16  # texts without labels: half of them say how near int8 comes to fp32
 
 
@@ -47,7 +47,9 @@ class QuantizeRequest(Rows):
     line: half of them calibrate, and the others are measured by agreement with fp32.
 
     `epochs` trains on after that, with the calibrated scales and the dense model as the teacher, on `device`;
-    `settings` are those of `TrainConfig` in place of the run's own, and `resume` goes on with an interrupted run."""
+    `settings` are those of `TrainConfig` in place of the run's own, and `resume` goes on with an interrupted run. With
+    `unrounded` it trains on in floating point and calibrates after that: the control of training in int8. `static_only`
+    measures static int8 beside fp32, and neither dynamic int8 nor fp8."""
 
     PATHS: ClassVar[tuple[str, ...]] = (*Rows.PATHS, "train", "selection", "texts", "run", "out")
     COUNTS: ClassVar[tuple[str, ...]] = ("rows",)
@@ -61,8 +63,15 @@ class QuantizeRequest(Rows):
     epochs: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     device: str = "auto"
+    unrounded: bool = False
+    static_only: bool = False
     resume: bool = False
     overwrite: bool = False
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The arithmetics to measure."""
+        return ("fp32", STATIC) if self.static_only else DTYPES
 
     @property
     def work(self) -> Path:
@@ -70,8 +79,9 @@ class QuantizeRequest(Rows):
         return work_of(self.out)
 
     def __post_init__(self) -> None:
-        if self.epochs is None and (self.settings or self.resume or self.device != "auto"):
-            raise ConfigError("settings (--set), --device and --resume are for training; say how long with --epochs")
+        if self.epochs is None and (self.settings or self.resume or self.unrounded or self.device != "auto"):
+            rule = "settings (--set), --device, --unrounded and --resume are for training"
+            raise ConfigError(f"{rule}; say how long with --epochs")
         if self.epochs is not None and not self.epochs > 0:
             raise ConfigError(
                 f"epochs = {self.epochs:g} must be greater than 0; leave it out to quantize without training"
@@ -119,8 +129,8 @@ class QuantizeRequest(Rows):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeResult:
-    """A quantized copy of a run: what calibrated it, and each arithmetic on the first test split. Without labels the
-    metrics say how near the outputs are to those in fp32."""
+    """A quantized copy of a run: what calibrated it, and each arithmetic on the first test split, or why it is
+    `not_measured` here. Without labels the metrics say how near the outputs are to those in fp32."""
 
     run: Path
     out: Path
@@ -130,6 +140,7 @@ class QuantizeResult:
     split: str
     rows: int
     measured: dict[str, Measured]
+    not_measured: dict[str, str]
     means: str
     provenance: dict[str, Any]
     training: dict[str, Any] | None = None
@@ -144,8 +155,9 @@ class QuantizeResult:
                 "split": self.split,
                 "rows": self.rows,
                 **{dtype: asdict(found) for dtype, found in self.measured.items()},
-                "agreement": self.measured[STATIC].agreement,
+                "agreement": self.measured[STATIC if STATIC in self.measured else FP8].agreement,
             },
+            **({"not_measured": self.not_measured} if self.not_measured else {}),
             "provenance": self.provenance,
         }
 
@@ -168,7 +180,7 @@ def quantize(
 
 def _quantized(request: QuantizeRequest, progress: "Silent", note: Note) -> QuantizeResult:
     replaces = request.overwrite or request.resume
-    check_quantize(request.run, request.out, overwrite=replaces)
+    check_quantize(request.run, request.out, overwrite=replaces, dtypes=request.dtypes)
     if request.epochs is not None:
         check_output(request)
     manifest = read_manifest(request.run)
@@ -187,8 +199,10 @@ def _quantized(request: QuantizeRequest, progress: "Silent", note: Note) -> Quan
             bars.begin("calibrating", total=len(calibration))
             scales = find_scales(model, calibration, on_texts=_steps(bars))
         trained = None if train is None else train(scales)
+        if request.unrounded:  # other weights than those that were calibrated, and none that know of it
+            scales = find_scales(model, calibration)
         with progress.brief() as bars:
-            bars.begin("measuring", total=len(DTYPES) * len(test))
+            bars.begin("measuring", total=len(measured_here(request.dtypes)) * len(test))
             result = write_quantized(
                 request.run,
                 request.out,
@@ -200,8 +214,9 @@ def _quantized(request: QuantizeRequest, progress: "Silent", note: Note) -> Quan
                 test=test,
                 split=split,
                 rows=len(examples),
-                score=scoring(task, examples, read[1], null_threshold=head_of(model).null_threshold),
+                score=scoring(task, examples, read[1], null_threshold=head_of(model).threshold),
                 trained=trained,
+                dtypes=request.dtypes,
                 overwrite=replaces,
                 on_texts=_steps(bars),
             )
@@ -232,13 +247,14 @@ def _training(
         work=request.work,
         resume=request.resume,
         device=pick_device(request.device),
+        rounded=not request.unrounded,
         progress=progress,
         note=note,
     )
 
 
 def scoring(
-    task: "Task", rows: "list[Example]", data: "EncodedSet", *, null_threshold: float | None
+    task: "Task", rows: "list[Example]", data: "EncodedSet", *, null_threshold: float
 ) -> Callable[[Logits], dict[str, float]]:
     """The metrics of logits; of rows without labels against the first logits that it is given, those in fp32. data: the
     rows as they were read; answers are withheld by the run's own threshold."""
@@ -252,7 +268,7 @@ def scoring(
     return score
 
 
-def check_quantize(run: Path, out: Path, *, overwrite: bool = False) -> None:
+def check_quantize(run: Path, out: Path, *, overwrite: bool = False, dtypes: Sequence[str] = DTYPES) -> None:
     """Everything that can be refused before any work."""
     manifest = read_manifest(run)
     if "quantization" in manifest or scales_file(run) is not None:
@@ -261,7 +277,8 @@ def check_quantize(run: Path, out: Path, *, overwrite: bool = False) -> None:
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
         raise RunError(f"{out} and {run} lie in one another; the quantized copy needs a folder of its own")
     check_place(out, overwrite=overwrite)
-    check_int8()
+    if FP8 not in dtypes:  # nothing would be left to measure
+        check_int8()
 
 
 def calibration_rows(task: "Task", count: int) -> "list[Example]":
@@ -287,6 +304,7 @@ def write_quantized(
     score: Callable[[Logits], dict[str, float]],
     rows: int | None = None,
     trained: TrainedOn | None = None,
+    dtypes: Sequence[str] = DTYPES,
     overwrite: bool = False,
     on_texts: Callable[[int], None] = lambda count: None,
 ) -> QuantizeResult:
@@ -295,9 +313,10 @@ def write_quantized(
     `checkpoint` is the loaded run, whose model may have been `trained` on with the scales; `source` says where the
     calibration texts come from, `split` what the test texts are; `score` gives the metrics of their logits, first of
     those in fp32; `rows` is how many rows the test texts make, where it is not one a text. `on_texts` is told how many
-    texts were just computed, every one once for each of DTYPES.
+    texts were just computed, every one once for each of `dtypes` that can be
+    measured here.
     """
-    check_quantize(run, out, overwrite=overwrite)
+    check_quantize(run, out, overwrite=overwrite, dtypes=dtypes)
     with replacing_folder(out) as folder:
         result = QuantizeResult(
             run=run,
@@ -307,7 +326,8 @@ def write_quantized(
             source=source,
             split=split,
             rows=len(test) if rows is None else rows,
-            measured=measure_arithmetics(checkpoint, scales, test, score=score, on_texts=on_texts),
+            measured=measure_arithmetics(checkpoint, scales, test, score=score, dtypes=dtypes, on_texts=on_texts),
+            not_measured={dtype: why for dtype, why in not_measured().items() if dtype in dtypes},
             means=head_of(checkpoint.model).means,
             provenance=provenance(device="cpu", seed=None),
             training=None if trained is None else trained.block,

@@ -11,11 +11,12 @@ from thresher.engine.rounding import round_, unround_
 from thresher.engine.weights import LayerScales
 from thresher.errors import ConfigError, ModelError
 from thresher.evaluation.lineup import dense_of
-from thresher.jobs.measure import Version, measure, plain, remember_threshold_
+from thresher.jobs.measure import Version, measure, plain, remember_thresholds_, with_thresholds
 from thresher.jobs.request import Note
 from thresher.models.attach import gates_of, weights_without_gates
 from thresher.models.checkpoint import Checkpoint, load_dense
 from thresher.models.heads import head_of
+from thresher.models.manifest import DENSE_THRESHOLD, dense_threshold
 from thresher.records import provenance
 
 if TYPE_CHECKING:
@@ -78,15 +79,18 @@ def train_in_int8(
     work: Path,
     resume: bool,
     device: str,
+    rounded: bool,
     progress: "Silent",
     note: Note,
 ) -> TrainedOn:
-    """Train a loaded run on with these scales; its model then has the new weights, in floating point, on the CPU."""
+    """Train a loaded run on with these scales; its model then has the new weights, in floating point, on the CPU. Not
+    `rounded`, all is the same but the products, which stay as they are."""
     from thresher.training.trainer import Trainer
 
     model, tokenizer, gates = checkpoint.model, checkpoint.tokenizer, gates_of(checkpoint.model)
     known = gates.about
-    round_(model, scales)
+    if rounded:
+        round_(model, scales)
     trainer = Trainer(
         model,
         tokenizer,
@@ -100,25 +104,36 @@ def train_in_int8(
     )
     if not resume:
         shutil.rmtree(work, ignore_errors=True)
-        note(f"training in int8 on {device}, products of {trainer.precision}; teacher: {teacher.name}")
-        for text in trainer.truncation():
+        how = "in int8" if rounded else "on without int8, its control,"
+        note(f"training {how} on {device}, products of {trainer.precision}; teacher: {teacher.name}")
+        for text in trainer.rows.truncation():
             note(text)
-    standing = trainer.fit()
+    state = trainer.fit()
     unround_(model)
     gates.about = known
-    versions = {"dense": Version(teacher.weights, pruned=False), "pruned": Version({}, pruned=True)}
+    own = dense_threshold(checkpoint.manifest) or 0.0
+    versions = {
+        "dense": Version(teacher.weights, pruned=False, null_threshold=own),
+        "pruned": Version({}, pruned=True),
+    }
+    versions = with_thresholds(model, tokenizer, task, versions, max_length=config.max_length)
     quality = measure(model, tokenizer, task, versions, max_length=config.max_length, progress=progress)
-    remember_threshold_(model, quality)
+    remember_thresholds_(model, versions)
     model.to("cpu")
     return TrainedOn(
-        description={"quality": plain(quality), "head": head_of(model).to_dict()},
+        description={
+            "quality": plain(quality),
+            "head": head_of(model).to_dict(),
+            **({DENSE_THRESHOLD: gates.about[DENSE_THRESHOLD]} if DENSE_THRESHOLD in gates.about else {}),
+        },
         block={
             "epochs": config.hard_epochs,
+            "rounded": rounded,
             "teacher": teacher.name,
             "settings": config.to_dict(),
-            "selection_score": standing.best_score,
-            "seconds": round(standing.seconds, 1),
-            "history": standing.history,
+            "selection_score": state.best_score,
+            "seconds": round(state.seconds, 1),
+            "history": state.history,
             "provenance": provenance(device=device, seed=config.seed),
         },
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BENCH = "bench.jsonl"  # beside a run's weights: records of its benchmarks
 PARETO = "pareto.json"  # what a search measured
 # Settings that a control may have otherwise: what it prunes, and how it is called.
-OWN_TO_PRUNING = ("method", "recipe", "target_flops", "lambda_", "widths", "evals_per_stage")
+OWN_TO_PRUNING = ("method", "recipe", "target_flops", "lambda_", "widths", "floors", "evals_per_stage")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +230,7 @@ def _examples(
     inputs = model_inputs(head.means, next(iter(rows.test.values())))
     chosen = spread(sorted(inputs, key=lambda row: len(row.text) + len(row.pair or "")), request.examples)
     folder = dense_of(request.run, checkpoint).folder
-    other = None if folder == request.run else unpruned(folder, head)
+    other = None if folder == request.run else unpruned(folder, checkpoint)
     found = []
     with progress.brief() as bars:
         bars.begin("examples", total=len(chosen))
@@ -330,8 +330,11 @@ def _tiles(manifest: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) ->
 
 
 def _provenance(manifest: Mapping[str, Any], recipe: Mapping[str, Any], rows: "Task") -> list[tuple[str, str]]:
+    from thresher.core.scores import queries_in_words
+    from thresher.models.manifest import UNSAID
     from thresher.records import provenance
 
+    judged = {**UNSAID, **manifest["prune"]}
     made, now = manifest.get("provenance") or {}, provenance(device="cpu", seed=None)
     versions = made.get("versions") or {}
     found = {
@@ -345,6 +348,7 @@ def _provenance(manifest: Mapping[str, Any], recipe: Mapping[str, Any], rows: "T
         "seed": made.get("seed"),
         "training took": f"{manifest['seconds']:,.0f} s" if "seconds" in manifest else None,
         "settings": ", ".join(f"{name} = {value}" for name, value in recipe.items() if value is not None),
+        "scores": f"{judged['score']}, {judged['scale']}, from {queries_in_words(judged['score_queries'])}",
         "thresholds": ", ".join(f"{float(value):.4g}" for value in manifest["thresholds"]),
         "this page": f"{now['created']}, thresher {now['versions']['thresher']}",
     }

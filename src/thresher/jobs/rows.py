@@ -58,10 +58,11 @@ class TrainingRows(Rows):
 
     `regression` says what the labels of a file are; without it they are looked at. `rerank`, `embed`, `answers` (to
     questions) and `tags` (of words) say what the model is, `separator` what stands between several labels,
-    `class_names` the order of the classes in the outputs.
+    `class_names` the order of the classes in the outputs. `more_texts` is a file of rows without labels, on which
+    training learns from the dense model alone.
     """
 
-    PATHS: ClassVar[tuple[str, ...]] = (*Rows.PATHS, "train", "selection")
+    PATHS: ClassVar[tuple[str, ...]] = (*Rows.PATHS, "train", "selection", "more_texts")
 
     train: Path | None = None
     selection: Path | None = None
@@ -73,9 +74,12 @@ class TrainingRows(Rows):
     group_column: str | None = None
     separator: str | None = None
     class_names: str | Sequence[str] | None = None
+    more_texts: Path | None = None
 
     def load_training(self) -> "Task":
-        return self.loaded or load_training_rows(
+        from thresher.tasks.more import with_more_texts
+
+        task = self.loaded or load_training_rows(
             task=self.task_name,
             data=self.data,
             train=self.train,
@@ -86,6 +90,7 @@ class TrainingRows(Rows):
             kind=kind_of(self),
             class_names=self.class_names,
         )
+        return task if self.more_texts is None else with_more_texts(task, self.more_texts)
 
 
 _DEFAULTS = {item.name: item.default for item in fields(TrainingRows)}  # of all that says which rows

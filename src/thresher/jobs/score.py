@@ -31,12 +31,14 @@ class ScoreRequest(Request):
     """What `score_files` is asked for: a run's folder, or any other that `Engine.load` takes; `inputs`, a file, folder
     or pattern, or several; and `out`, a file for one file, otherwise a folder.
 
-    `format` is as the input's where neither it nor the name of `out` says otherwise. `prefix` stands before the names
-    of results. With `ray`, "local" or a cluster's address, so many `actors` compute, each with so many CPUs and GPUs.
+    `rerank` says that a model's one output is a reranker's score, where its folder does not. `dimensions`: the numbers
+    of an embedding that are kept, of Matryoshka models. `format` is as the input's where neither it nor the name of
+    `out` says otherwise. `prefix` stands before the names of results. With `ray`, "local" or a cluster's address, so
+    many `actors` compute, each with so many CPUs and GPUs.
     """
 
     PATHS: ClassVar[tuple[str, ...]] = ("out",)
-    COUNTS: ClassVar[tuple[str, ...]] = ("actors", "part_rows")
+    COUNTS: ClassVar[tuple[str, ...]] = ("actors", "part_rows", "dimensions")
 
     run: str
     inputs: Sequence[str | Path]
@@ -50,6 +52,8 @@ class ScoreRequest(Request):
     dtype: str = "auto"
     dial: float = 1.0
     max_length: int | None = None
+    rerank: bool = False
+    dimensions: int | None = None
     part_rows: int = 20_000
     overwrite: bool = False
     ray: str | None = None
@@ -83,7 +87,9 @@ class ScoreRequest(Request):
     def settings(self) -> dict[str, Any]:
         """What decides the output's bytes, beside the inputs and the run."""
         names = ("text_column", "pair_column", "id_column", "prefix", "device", "dtype", "dial", "max_length")
-        return {name: getattr(self, name) for name in (*names, "part_rows")}
+        known = {name: getattr(self, name) for name in (*names, "part_rows")}
+        # Work that was begun before there were these goes on.
+        return known | {name: value for name in ("rerank", "dimensions") if (value := getattr(self, name))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +290,8 @@ class _Job:
         request = self.request
         # The arithmetic of work that was begun, which another moment might choose otherwise.
         chosen = stores[0].manifest["arithmetic"] if stores else {"device": request.device, "dtype": request.dtype}
-        setting = Setting(absolute(request.run), **chosen, dial=request.dial, max_length=request.max_length)
+        options: Any = {"dial": request.dial, "max_length": request.max_length, "dimensions": request.dimensions}
+        setting = Setting(absolute(request.run), **chosen, **options, means="score" if request.rerank else None)
         with self._crew(setting, identities[0]["run"]) as crew:
             about: Any = {"means": crew.about.means, "width": crew.about.width, "prefix": request.prefix}
             self._check_head(crew.about.means)

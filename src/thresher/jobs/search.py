@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from thresher.config import SearchConfig
 from thresher.errors import ConfigError
-from thresher.jobs.measure import Version, measure, plain, remarks_on, remember_threshold_
+from thresher.jobs.measure import Version, measure, plain, remarks_on, remember_thresholds_, with_thresholds
 from thresher.jobs.places import alone
 from thresher.jobs.prune import trained_as
 from thresher.jobs.request import Note, heard
@@ -128,14 +128,23 @@ def _measured(job: Job, found: "Found", tokenizer: Any, progress: "Silent") -> S
     versions = {"dense": Version(found.dense, pruned=False), "pruned": Version({}, pruned=True)}
     found.model.to(job.device)
     (chosen,) = (point for point in found.report["points"] if point["chosen"])
+    versions = with_thresholds(found.model, tokenizer, job.task, versions, max_length=length)
     quality = measure(found.model, tokenizer, job.task, versions, max_length=length, progress=progress)
-    remember_threshold_(found.model, quality)
+    remember_thresholds_(found.model, versions)
     return SearchResult(
         out=job.out,
         task=job.task.spec.name,
         quality=quality,
         held_out_drop={
-            split: held_out_drop(found.model, tokenizer, job.task, found.dense, split=split, max_length=length)
+            split: held_out_drop(
+                found.model,
+                tokenizer,
+                job.task,
+                found.dense,
+                split=split,
+                max_length=length,
+                dense_threshold=versions["dense"].null_threshold or 0.0,
+            )
             for split in job.task.test
         },
         selection=chosen,

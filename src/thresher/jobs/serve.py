@@ -12,7 +12,7 @@ from thresher.quiet import quiet
 
 KEY_VARIABLE = "THRESHER_API_KEY"
 LEVELS = ("debug", "info", "warning", "error")
-PACKAGES = ("starlette", "uvicorn", "msgspec", "prometheus_client")
+PACKAGES = ("uvicorn", "httptools", "msgspec", "prometheus_client")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,8 @@ class ServeRequest(Request):
 
     degrade: the dial may go up before anybody is refused, to gears of at least `min_agreement` with the dense model,
     which `thresher bench --gears` measured. on_drift: warn, or dense; shadow: the share of texts that the dense model
-    computes too, while nobody waits. drain: seconds for what was let in, at the end; unready: seconds before the end in
+    computes too, while nobody waits. rerank: the one output of each model is a reranker's score, where its folder does
+    not say so. drain: seconds for what was let in, at the end; unready: seconds before the end in
     which /readyz says so already. warm_up: seconds at most, for each run, in which a GPU prepares for batches of all
     sizes before the server listens; what is left then is done while nobody waits.
     """
@@ -36,6 +37,7 @@ class ServeRequest(Request):
     dtype: str = "auto"
     dial: float = 1.0
     max_length: int | None = None
+    rerank: bool = False
     threads: int | None = None
     timeout: float = 30.0
     max_queue_tokens: int = 4_000_000
@@ -83,7 +85,7 @@ def serve(
     check_packages()
     key = read_key(request)
     from thresher.serving.house import House
-    from thresher.serving.http.app import Options, make_app
+    from thresher.serving.http.app import App, Options
     from thresher.serving.http.logs import log_lines
     from thresher.serving.http.server import bound_socket, run_server
     from thresher.serving.queue import Limits
@@ -103,6 +105,7 @@ def serve(
                 dtype=request.dtype,
                 dial=request.dial,
                 max_length=request.max_length,
+                means="score" if request.rerank else None,
                 threads=request.threads,
                 batch_seconds=request.batch_seconds,
                 degrade=request.degrade,
@@ -123,13 +126,12 @@ def serve(
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         heads = ", ".join(f"{name} ({run.engine.head.means})" for name, run in house.runs.items())
         run_server(
-            make_app(house, options),
-            house,
+            App(house, options),
             listening,
             drain_s=request.drain,
             unready_s=request.unready,
             connections=request.connections,
-            head_s=request.timeout,
+            wire_s=request.timeout,
             ready=lambda: note(f"serving {heads} at http://{where}"),
         )
 

@@ -136,12 +136,15 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
 
     from thresher.models.checkpoint import has_head, load_dense
     from thresher.models.classes import check_classes, name_classes_
+    from thresher.models.sentence_folder import EMBEDDERS, is_embedder
 
     torch.manual_seed(job.train.seed)  # a new head's weights are part of the run
     spec = job.task.spec
     check_dense(job.model)
     if spec.means == "embedding" and job.finetune == "always":
         raise ConfigError("--finetune always trains a head, and embeddings (--embed) have none; leave it out")
+    if spec.means == "embedding" and not has_head(job.model) and not is_embedder(job.model):
+        raise ModelError(f"'{job.model}' is an encoder alone. {EMBEDDERS}")
     fits = spec.means == "embedding" or has_head(job.model, spec.num_labels, means=spec.means)
     if job.finetune == "never" and not fits:
         raise ModelError(

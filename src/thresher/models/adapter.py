@@ -46,7 +46,7 @@ class EmbeddingParts:
 
     `position_offset` is the row of the first token's position embedding. Families that number positions by counting the
     ids that are not padding give that id as `uncounted_id`; it gets the row of its own number. Families without a
-    table of positions say how long a text may be, in `longest`.
+    table of positions say how long a text may be, in `longest`, and, where models were made for less, in `usual`.
     """
 
     word: nn.Embedding
@@ -57,6 +57,7 @@ class EmbeddingParts:
     uncounted_id: int | None = None
     projection: nn.Linear | None = None
     longest: int | None = None
+    usual: int | None = None
 
     @property
     def positions(self) -> int:
@@ -102,13 +103,16 @@ def no_position_bias(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
     return None
 
 
+PLAIN = "modernbert, nomic_bert and gte as they are published have plain ones"  # what to take instead
+
+
 def plain_rotary(parameters: dict[str, Any]) -> str | None:
     """Why these settings of rotary positions cannot be computed: only plain ones can, without scaling of any kind."""
     kind = parameters.get("rope_type", "default")
     if kind != "default":
-        return f"rotary positions of type {kind!r} are not supported, only 'default'"
+        return f"rotary positions of type {kind!r} are not supported, only 'default'; {PLAIN}"
     if parameters.get("partial_rotary_factor", 1.0) != 1.0:
-        return "rotary positions of a part of each head are not supported"
+        return f"rotary positions of a part of each head are not supported; {PLAIN}"
     return None
 
 
@@ -155,7 +159,10 @@ class Family:
         """Of every pass."""
         first, *rest = [self.parts(layer).spec for layer in self.layer_sequence(base)]
         beside = self.convolution(base)
-        return [first if beside is None else replace(first, kernel=beside.convolution.kernel_size[0]), *rest]
+        if beside is None:
+            return [first, *rest]
+        convolution = beside.convolution
+        return [replace(first, kernel=convolution.kernel_size[0], groups=convolution.groups), *rest]
 
     def shape(self, base: nn.Module) -> EncoderShape:
         return EncoderShape.of(self.specs(base))

@@ -8,6 +8,7 @@ save_pretrained writes the same, but from_pretrained reads the stock model of it
 torch.save of the whole model raises PicklingError: the subclasses are made at run time, and pickle looks for names.
 """
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from thresher.config import PruneConfig, trained_length
 from thresher.core.cost import EncoderShape
 from thresher.core.gates import ramp
-from thresher.core.layer import Steps, attention_input, finish, inner_states
+from thresher.core.layer import LayerSpec, Steps, attention_input, finish, inner_states
 from thresher.core.places import Relative, placed
 from thresher.errors import ConfigError, ModelError
 from thresher.models.adapter import ConvolutionParts, Family, LayerParts
@@ -42,6 +43,7 @@ def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
             f"collapse_last leaves the head nothing to read: it reads {head.reads}; set collapse_last = false"
         )
     base = _base(model)
+    _check_windows(family.specs(base), config.score_queries)
     if hasattr(base, GATES_NAME):
         raise ModelError("the model already has gates; call thresher.unprune_(model) first")
     if getattr(model, "is_gradient_checkpointing", False):
@@ -59,6 +61,16 @@ def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
         beside.module._thresher = gates
     before = base.register_forward_pre_hook(_begin_forward, with_kwargs=True)
     setattr(base, _HOOKS_NAME, (before, base.register_forward_hook(_end_forward)))
+
+
+def _check_windows(specs: Sequence[LayerSpec], score_queries: int) -> None:
+    """Refuse queries so few that a token of a whole text is seen by none of them: it would score zero unread."""
+    window = min((spec.window for spec in specs if spec.window is not None), default=None)
+    if window is not None and not 1 <= score_queries <= window + 1:
+        raise ConfigError(
+            f"score_queries = {score_queries} leaves tokens that nobody who counts can see: layers of this model see "
+            f"{window} positions to each side; set score_queries to 1, or at most to {window + 1}"
+        )
 
 
 def unprune_(model: nn.Module) -> None:
@@ -124,18 +136,18 @@ def pruned_layer(
         part.view(batch, tokens, spec.heads, -1).transpose(1, 2)
         for part in _parted(products("qkv", parts.qkv, attention_input(spec, steps, hidden)), parts=3)
     )
-    places, dropout = gates.places(), parts.attention_dropout if training else 0.0
-    query, key = placed(spec, query, key, places, places)
+    at, dropout = gates.positions(), parts.attention_dropout if training else 0.0
+    query, key = placed(spec, query, key, at, at)
     context, multiplier = attention(spec, query, key, value, gates=gates, bias=bias, relative=relative, dropout=dropout)
     entered = hidden
-    context, left = context.transpose(1, 2).reshape(batch, tokens, -1), gates.leave()
+    context, left = context.transpose(1, 2).reshape(batch, tokens, -1), gates.leave(hidden)
     if left is not None:
         context, hidden = taken(context, left), taken(hidden, left)
     made = finish(spec, steps, context, hidden)
     if beside is not None:
         found = _convolved(beside, entered, training=training)
         made = beside.norm(made + (found if left is None else taken(found, left)))
-    output = gates.handed_on(hidden, made)
+    output = gates.passed_on(hidden, made)
     return output if multiplier is None else output * multiplier.unsqueeze(-1).to(output.dtype)
 
 
@@ -218,7 +230,8 @@ def _pruned_class(layer_class: type[nn.Module], ours: type[nn.Module]) -> type[n
 
 
 def _begin_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tell the gates what is padding. A module-level function, so that a copied model finds its own gates."""
+    """Tell the gates what is padding, and positions if they are given. A module-level function, so that a copied model
+    finds its own gates."""
     gates: Gates = getattr(base, GATES_NAME)
     if gates.mode == "off":
         return
@@ -229,7 +242,10 @@ def _begin_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     if attention_mask is None:
         reference = input_ids if input_ids is not None else kwargs["inputs_embeds"][..., 0]
         attention_mask = torch.ones_like(reference, dtype=torch.long)
-    gates.begin(attention_mask, input_ids)
+    position_ids = kwargs.get("position_ids")
+    if len(args) > 2:  # where they stand in the call is the family's
+        position_ids = inspect.signature(base.forward).bind(*args, **kwargs).arguments.get("position_ids")
+    gates.begin(attention_mask, input_ids, position_ids)
 
 
 def _end_forward(base: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -9,7 +9,7 @@ from thresher.core.layer import LayerSpec
 from thresher.models.adapter import EmbeddingParts, Family, HeadParts, LayerParts
 
 
-def _layers(base: Any) -> list[nn.Module]:
+def layers(base: Any) -> list[nn.Module]:
     return list(base.encoder.layer)
 
 
@@ -34,7 +34,7 @@ def _parts(layer: Any) -> LayerParts:
     )
 
 
-def _embeddings(base: Any) -> EmbeddingParts:
+def embeddings(base: Any) -> EmbeddingParts:
     embeddings = base.embeddings
     # RoBERTa and its relatives number positions from padding_idx + 1.
     offset = 0 if base.config.model_type in ("bert", "electra") else embeddings.padding_idx + 1
@@ -49,7 +49,7 @@ def _embeddings(base: Any) -> EmbeddingParts:
     )
 
 
-def _head(model: Any) -> HeadParts:
+def head(model: Any) -> HeadParts:
     if model.config.model_type == "bert":
         pooler = model.bert.pooler
         return HeadParts(dense=pooler.dense, activation=pooler.activation, output=model.classifier)
@@ -59,8 +59,8 @@ def _head(model: Any) -> HeadParts:
 
 FAMILY = Family(
     model_types=("bert", "roberta", "xlm-roberta", "camembert", "electra"),
-    layers=_layers,
+    layers=layers,
     parts=_parts,
-    embeddings=_embeddings,
-    head=_head,
+    embeddings=embeddings,
+    head=head,
 )

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,17 @@ from thresher.models.folder import check_room, read_config
 from thresher.models.heads import CLASSIFIER, KINDS, auto_class, head_of, set_head_
 from thresher.models.manifest import FORMAT_VERSION as FORMAT_VERSION  # whoever opens runs finds these here
 from thresher.models.manifest import MANIFEST as MANIFEST
-from thresher.models.manifest import THRESHOLDS_ONLY, number_from_json
+from thresher.models.manifest import THRESHOLDS_ONLY, UNSAID, number_from_json
 from thresher.models.manifest import read_manifest as read_manifest
 from thresher.models.registry import family_named
 from thresher.models.rules import rule_from
-from thresher.models.sentence_folder import check_encoder, is_embedder, read_stored
+from thresher.models.sentence_folder import EMBEDDERS, check_encoder, is_embedder, read_stored
 from thresher.models.stored import fit_tokenizer_, keep_stored_
 from thresher.quiet import quiet
 from thresher.records import write_json
 from thresher.text import first_line
 from thresher.workplace import expanded, path_problem, refusal
 
-UNSAID_SCORE = "attention"  # of runs that were saved when there was no other
 STAYS_TRUE = ("task", "recipe", "base_model")  # of a loaded run, when it is saved again; measurements may not
 
 
@@ -97,8 +96,8 @@ def load(path: str | Path) -> Checkpoint:
     _check_config(folder, manifest)
     model, tokenizer = load_dense(folder, whole=True)
     if "head" in manifest:
-        _set_head_(model, Head.from_dict(manifest["head"]), folder)
-    prune_(model, PruneConfig.from_dict({"score": UNSAID_SCORE, **manifest["prune"]}))
+        _set_head_(model, _described(manifest["head"], head_of(model)), folder)
+    prune_(model, PruneConfig.from_dict({**UNSAID, **manifest["prune"]}))
     gates = gates_of(model)
     try:
         gates.set_thresholds([number_from_json(value) for value in manifest["thresholds"]])
@@ -175,6 +174,14 @@ def load_dense(
     return model, tokenizer
 
 
+def _described(saved: dict[str, Any], own: Head) -> Head:
+    """The head of a run's description. Where that says nothing of a score's activation, as it did not in the first
+    versions, the folder does, as its base did."""
+    head = Head.from_dict(saved)
+    silent = head.means == own.means == "score" and "activation" not in saved
+    return replace(head, activation=own.activation) if silent else head
+
+
 def _set_head_(model: Any, head: Head, folder: Path) -> None:
     """What the run's description says of the outputs counts; that an embedder and a classifier differ is an error."""
     own = head_of(model)
@@ -206,7 +213,9 @@ def _check_complete(model: Any, loading: dict[str, Any], *, name: str, whole: bo
     encoder = f"{model.base_model_prefix}."
     of_encoder = [key for key in made_up if key.startswith(encoder) and ".pooler." not in key]
     if whole and made_up and not of_encoder and not _is_made_for(model.config, (CLASSIFIER, *KINDS.values())):
-        raise ModelError(f"'{name}' has no classification head; fine-tune it first, for example with: thresher prune")
+        raise ModelError(
+            f"'{name}' has no classification head; fine-tune it first, for example with: thresher prune. {EMBEDDERS}"
+        )
     if not whole:
         made_up = of_encoder
     if made_up:

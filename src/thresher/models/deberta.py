@@ -11,6 +11,7 @@ from thresher.core.layer import CONVOLUTION, POSITION_NAMES, POST_NORM, LayerSpe
 from thresher.core.places import Relative
 from thresher.models.adapter import ConvolutionParts, EmbeddingParts, Family, HeadParts, LayerParts
 
+TERMS = {"c2p": "queries", "p2c": "keys"}  # what is multiplied with embeddings of distances
 LONGEST = 8192  # tokens of a text, where no table of positions sets an end: distances are bucketed ever more coarsely
 
 
@@ -20,7 +21,7 @@ def _layers(base: Any) -> list[nn.Module]:
 
 def _parts(layer: Any) -> LayerParts:
     attention = layer.attention.self
-    kinds = [kind for kind in ("c2p", "p2c") if kind in attention.pos_att_type]
+    kinds = [kind for kind in TERMS if kind in attention.pos_att_type]
     relative = bool(attention.relative_attention and kinds)
     width = attention.all_head_size // attention.num_attention_heads
     return LayerParts(
@@ -33,6 +34,7 @@ def _parts(layer: Any) -> LayerParts:
             # The stock code takes the root in float32.
             root=float(torch.tensor(float(width * (1 + len(kinds)))).sqrt()),
             relative_rows=2 * attention.pos_ebd_size if relative else 0,
+            relative_by=tuple(TERMS[kind] for kind in kinds),
         ),
         qkv=(attention.query_proj, attention.key_proj, attention.value_proj),
         attention_output=layer.attention.output.dense,
@@ -68,22 +70,39 @@ def _relative(layer: Any, distances: Tensor) -> Relative:
     return Relative(
         keys=projected("c2p", "pos_key_proj", "key_proj"),
         queries=projected("p2c", "pos_query_proj", "query_proj"),
-        rows=_rows(span, attention.position_buckets, attention.max_relative_positions, distances.device),
+        rows=rows_of_distances(
+            span,
+            attention.position_buckets,
+            attention.max_relative_positions,
+            longest=_longest(layer.attention.config),
+            device=distances.device,
+        ),
     )
 
 
 @lru_cache(maxsize=16)
-def _rows(span: int, buckets: int, most: int, device: torch.device) -> Tensor:
-    """(distances,) the row of every distance, query minus key position; those beyond the ends are like the ends.
+def rows_of_distances(span: int, buckets: int, most: int, *, longest: int, device: torch.device) -> Tensor:
+    """(distances,) the row of every distance, query minus key position; those beyond the ends are like the ends, or are
+    in no text of at most `longest` tokens.
 
-    Kept on the device, because a step that is recorded into a CUDA graph cannot copy from the host.
+    An odd number of buckets is used up only far beyond `most`. Kept on the device, because a step that is recorded into
+    a CUDA graph cannot copy from the host.
     """
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-    found = torch.arange(-2 * most, 2 * most + 1)
-    if buckets > 0 and most > 0:
-        found = make_log_bucket_position(found, buckets, most).long()
-    return (found + span).clamp(0, 2 * span - 1).to(device)
+    far = 2 * most
+    while True:
+        found = torch.arange(-far, far + 1)
+        if buckets > 0:
+            found = make_log_bucket_position(found, buckets, most).long()
+        rows = (found + span).clamp(0, 2 * span - 1)
+        if far >= longest or (int(rows[0]) == 0 and int(rows[-1]) == 2 * span - 1):
+            return rows.to(device)
+        far *= 2
+
+
+def _longest(config: Any) -> int:
+    return max(LONGEST, int(config.max_position_embeddings))
 
 
 def _convolution(base: Any) -> ConvolutionParts | None:
@@ -102,7 +121,8 @@ def _embeddings(base: Any) -> EmbeddingParts:
         position=embeddings.position_embeddings,
         token_type=embeddings.token_type_embeddings,
         norm=embeddings.LayerNorm,
-        longest=max(LONGEST, base.config.max_position_embeddings),
+        longest=_longest(base.config),
+        usual=base.config.max_position_embeddings,
     )
 
 
@@ -119,6 +139,13 @@ def _refusal(config: Any) -> str | None:
     size = getattr(config, "conv_kernel_size", 0)
     if size > 0 and size % 2 == 0:
         return f"a convolution of even size {size}"
+    buckets, most = getattr(config, "position_buckets", -1), getattr(config, "max_relative_positions", -1)
+    most = most if most > 0 else config.max_position_embeddings
+    if getattr(config, "relative_attention", False) and buckets > 0 and not 0 < buckets // 2 < most - 1:
+        return (
+            f"position_buckets = {buckets} with distances of up to {most}: buckets must be 2 at least, and half of "
+            f"them fewer than {most - 1}, or far tokens count as nearer than near ones"
+        )
     head = math.floor(config.hidden_size / config.num_attention_heads)
     if getattr(config, "attention_head_size", head) != head:
         return f"heads of width {config.attention_head_size} do not fill the model's {config.hidden_size}"

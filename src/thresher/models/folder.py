@@ -86,6 +86,12 @@ def check_room(name: str, config: Any, *, whole: bool, means: str = "classes") -
         with torch.device("meta"):  # shapes without memory
             model = auto_class(means).from_config(config, trust_remote_code=False)
     except Exception as error:  # sizes that do not go together raise many kinds
+        if "Unrecognized configuration class" in str(error):
+            raise ModelError(
+                f"the transformers library has no {auto_class(means).__name__.removeprefix('AutoModelFor')} for "
+                f"'{config.model_type}', the family of '{name}'; take a model of a family that has one, such as "
+                "roberta, modernbert or deberta-v2"
+            ) from error
         raise ModelError(f"cannot make a model of the configuration of '{name}': {first_line(error)}") from error
     parts = model if whole else model.base_model
     needed = sum(value.numel() for key, value in parts.named_parameters() if whole or not key.startswith("pooler."))

@@ -11,15 +11,22 @@ from torch import Tensor, nn
 
 from thresher.config import AUTO, PruneConfig
 from thresher.core.gates import first_alone, hard_keep, limit_of, protected_tokens, soft_gate
-from thresher.core.scores import at_least_float32, attention_probabilities, relative_scores, scores_in, value_scores
+from thresher.core.scores import (
+    at_least_float32,
+    attention_probabilities,
+    counted_queries,
+    relative_scores,
+    scores_in,
+    value_scores,
+)
 from thresher.errors import ConfigError, ModelError
 from thresher.methods import score_of
 from thresher.models.rounding import Products, Rounding, plain_products
 from thresher.models.rules import Rule
-from thresher.models.slots import Slots
+from thresher.models.slots import Behind, Slots, gathered
 
 MODES = ("off", "soft", "hard")
-SOFT_MASKS = ("cumulative", "plain")
+SOFT_MASKS = ("cumulative", "plain", "straight")
 UNTRAINED_SCORE = "attention"  # of gates whose score was left open, until a method settles it
 
 
@@ -36,7 +43,10 @@ class Trace:
     scores: list[Tensor] = field(default_factory=list)
     gates: list[Tensor] = field(default_factory=list)
     input_ids: Tensor | None = None
+    position_ids: Tensor | None = None  # (batch or 1, tokens) what the caller calls their positions, if anything
     slots: Slots | None = None  # where the layers' tensors have live tokens, if not at their places
+    outputs: list[Slots] = field(default_factory=list)  # the same of every layer's output
+    behind: Behind = field(default_factory=Behind)  # what those had that are no longer there, if the head reads it
 
     def lengths(self) -> Tensor:
         """(batch,) tokens at the input."""
@@ -47,23 +57,32 @@ class Trace:
         shares; all of a text's tokens with the soft mask "plain", which scales outputs and leaves every token alive."""
         return torch.stack([alive.sum(dim=-1) for alive in self.alive[1:]], dim=-1)
 
-    def kept_shares(self) -> Tensor:
-        """(layers,) share of the batch's tokens that each layer leaves, without protected ones, which always stay."""
-        protected = self.protected.sum()
-        return (self.kept().sum(dim=0) - protected) / (self.lengths().sum() - protected).clamp(min=1)
+    def kept_shares(self, rows: int | None = None) -> Tensor:
+        """(layers,) share of the tokens that each layer leaves, without protected ones, which always stay: of the
+        batch's first `rows`, or of all."""
+        protected = self.protected[:rows].sum()
+        return (self.kept()[:rows].sum(dim=0) - protected) / (self.lengths()[:rows].sum() - protected).clamp(min=1)
+
+    def outputs_at(self) -> list[tuple[Tensor | None, Tensor]]:
+        """Of every layer's output, the original position of what it has, (batch, slots), or None if tokens are at
+        their places; and which of that the layer kept."""
+        if self.outputs:
+            return [(slots.places, slots.live) for slots in self.outputs]
+        return [(None, alive) for alive in self.alive[1:]]
 
 
 class Gates(nn.Module):
     """Thresholds and the pruning state that the layers of one model share.
 
     `rule`, where there is one, decides instead of the thresholds; `rounding`, where there is one, makes products lose
-    what int8 loses.
+    what int8 loses; `price`, where there is one, is a number that learned thresholds answer to, saved with the rest.
     A forward pass calls `begin`, then `probabilities` and `decide` once per layer pass, in order, and `end`.
     """
 
     thresholds: nn.Parameter  # (layers,)
     rule: Rule | None
     rounding: Rounding | None
+    price: Tensor | None  # ()
 
     def __init__(self, config: PruneConfig, thresholds: Sequence[float], *, restores: bool = False) -> None:
         """`restores`: the head reads dropped tokens, too, by the states they leave behind."""
@@ -74,8 +93,10 @@ class Gates(nn.Module):
         self.thresholds = nn.Parameter(torch.tensor(list(thresholds), dtype=torch.float32), requires_grad=False)
         self.register_module("rule", None)
         self.register_module("rounding", None)
-        self.left_out: Tensor | None = None  # (layers,) boolean: those that hand on what they get, for the moment
+        self.register_buffer("price", None)
+        self.left_out: Tensor | None = None  # (layers,) boolean: those that pass on what they get, for the moment
         self.shortens = False  # leaves dropped tokens out of the layers' tensors
+        self.watched = False  # by somebody who looks into the layers' tensors, and expects all tokens in them
         self.alone_from = len(thresholds)  # while recording, when nobody can look: what `first_alone` said before
         self.mode = "hard"
         self.soft_mask = "cumulative"
@@ -119,10 +140,9 @@ class Gates(nn.Module):
     def shortening(self, wanted: bool = True) -> Iterator[None]:
         """For a while, layers compute only the tokens that are left: the same result, in tensors of changing length.
 
-        Without effect where first tokens may be dropped, which would leave the place where heads look for them, and
-        for heads that read dropped tokens, too.
+        Without effect where first tokens may be dropped, which would leave the place where heads look for them.
         """
-        before, self.shortens = self.shortens, wanted and "first" in self.config.protect and not self.restores
+        before, self.shortens = self.shortens, wanted and not self.watched and "first" in self.config.protect
         try:
             yield
         finally:
@@ -155,8 +175,8 @@ class Gates(nn.Module):
                 "measure it with: thresher eval"
             )
 
-    def begin(self, attention_mask: Tensor, input_ids: Tensor | None) -> None:
-        """Start a forward pass. attention_mask, input_ids: (batch, tokens)."""
+    def begin(self, attention_mask: Tensor, input_ids: Tensor | None, position_ids: Tensor | None = None) -> None:
+        """Start a forward pass. attention_mask, input_ids: (batch, tokens); position_ids: (batch or 1, tokens)."""
         if attention_mask.dim() != 2:
             raise ModelError(
                 f"attention_mask has {attention_mask.dim()} dimensions; give the tokenizer's mask, (batch, tokens)"
@@ -172,7 +192,9 @@ class Gates(nn.Module):
             self.config.protect, alive=alive, input_ids=input_ids, separator_id=self.config.separator_id
         )
         slots = Slots.of(alive) if self.shortens and self.mode == "hard" else None
-        self.trace = Trace(protected=protected, alive=[alive], input_ids=input_ids, slots=slots)
+        self.trace = Trace(
+            protected=protected, alive=[alive], input_ids=input_ids, position_ids=position_ids, slots=slots
+        )
         self.running = True
 
     def end(self) -> None:
@@ -185,6 +207,14 @@ class Gates(nn.Module):
         if trace.slots is not None:
             return trace.slots.places
         return torch.arange(trace.protected.shape[1], device=trace.protected.device)[None]
+
+    def positions(self) -> Tensor:
+        """By what queries and keys are rotated: places, or what the caller gave for them. (batch or 1, slots)."""
+        places, given = self.places(), self._running().position_ids
+        if given is None:
+            return places
+        rows = max(len(given), len(places))
+        return given.expand(rows, -1).gather(1, places.expand(rows, -1))
 
     def products(self) -> Products:
         """How the layer that begins multiplies with its matrices."""
@@ -199,33 +229,49 @@ class Gates(nn.Module):
         slots = self._running().slots
         return whole if slots is None or slots.live.shape[1] == whole.shape[-1] else slots.bias(whole)
 
-    def leave(self) -> Tensor | None:
-        """After `decide`: which slots of the layer's tensors go on, if not all: (batch, slots)."""
+    def leave(self, hidden: Tensor) -> Tensor | None:
+        """After `decide`: which slots of the layer's tensors go on, if not all: (batch, slots).
+
+        hidden: (batch, slots, width), with which tokens entered the layer; a head that reads dropped tokens finds that.
+        """
         trace = self.trace
         if trace is None or trace.slots is None:
             return None
         most = None
         if _recording(trace.protected):
             most = 1 if len(trace.gates) > self.alone_from else trace.slots.live.shape[1]
-        trace.slots, index = trace.slots.narrowed(trace.alive[-1], most=most)
-        return index
+        before = trace.slots
+        trace.slots, order = before.narrowed(trace.alive[-1], most=most)
+        trace.outputs.append(trace.slots)
+        if order is None:
+            return None
+        count = trace.slots.places.shape[1]
+        if self.restores:
+            trace.behind.add(before.places.gather(1, order[:, count:]), gathered(hidden, order[:, count:]))
+        return order[:, :count]
 
-    def handed_on(self, given: Tensor, made: Tensor) -> Tensor:
+    def passed_on(self, given: Tensor, made: Tensor) -> Tensor:
         """After `decide`: what the layer made, or what it was given where it is left out, and, for heads that read
         dropped tokens, where a token is no longer alive: it keeps the state with which it entered. A token that fades
-        keeps as much of it as it has faded. given, made: (batch, slots, width)."""
-        if self.trace is None:
+        keeps as much of it as it has faded. given, made: (batch, slots, width); for such heads the last layer passes on
+        all tokens in their places."""
+        trace = self.trace
+        if trace is None:
             return made
         if self.restores and not (self.mode == "soft" and self.soft_mask == "plain"):
-            alive = self.trace.alive[-1][..., None]
+            alive = (trace.alive[-1] if trace.slots is None else trace.slots.live)[..., None]
             made = (
                 torch.where(alive, made, given)
                 if alive.dtype == torch.bool
                 else torch.lerp(given, made, alive.to(made))
             )
-        if self.left_out is None:
+        if self.left_out is not None:
+            made = torch.where(self.left_out[len(trace.gates) - 1], given, made)
+        if trace.slots is None or not trace.behind.places or len(trace.gates) < len(self.thresholds):
             return made
-        return torch.where(self.left_out[len(self.trace.gates) - 1], given, made)
+        behind, trace.behind = trace.behind, Behind()  # a trace outlives the pass: it must not hold its states
+        trace.outputs[-1] = Slots.of(trace.alive[-1])
+        return behind.with_last(trace.slots, made)
 
     def decide(self, probabilities: Tensor, value: Tensor) -> Tensor | None:
         """Score the tokens, let some of them go, and return what the layer's output is multiplied by, if anything.
@@ -259,9 +305,10 @@ class Gates(nn.Module):
         return trace.alive[-1] if trace.slots is None else trace.slots.live
 
     def _relative(self, probabilities: Tensor, value: Tensor, alive: Tensor) -> Tensor:
+        counted = counted_queries(self.places(), self.config.score_queries)
         if self.config.score == "value":
-            return value_scores(probabilities, alive, at_least_float32(value).norm(dim=-1))
-        relative = relative_scores(probabilities, alive)
+            return value_scores(probabilities, alive, at_least_float32(value).norm(dim=-1), counted)
+        relative = relative_scores(probabilities, alive, counted)
         # A fading key gets less attention because it fades; judge it by what it would get in full.
         return relative / alive.clamp(min=1e-6) if alive.is_floating_point() else relative
 
@@ -275,8 +322,13 @@ class Gates(nn.Module):
     def _soft(self, layer: int, scores: Tensor, trace: Trace) -> Tensor:
         if self.rule is not None:
             return self.rule.soft(layer, scores, trace)
-        threshold, alive = self.thresholds[layer], trace.alive[0]
-        return soft_gate(scores, threshold, temperature=self.temperature, alive=alive, protected=trace.protected)
+        threshold, alive, protected = self.thresholds[layer], trace.alive[0], trace.protected
+        if self.soft_mask != "straight":
+            return soft_gate(scores, threshold, temperature=self.temperature, alive=alive, protected=protected)
+        # Decides as the hard gate does; only the threshold gets the soft one's gradient, and scores get none.
+        faded = soft_gate(scores.detach(), threshold, temperature=self.temperature, alive=alive, protected=protected)
+        sure = hard_keep(scores.detach(), limit_of(threshold), alive=alive, protected=protected)
+        return sure.to(faded.dtype) + (faded - faded.detach())
 
     def _running(self) -> Trace:
         if self.trace is None or not self.running or len(self.trace.scores) >= len(self.thresholds):

@@ -139,7 +139,7 @@ def cross_encoder_head(config: Any, activation: str | None) -> Head:
     if config.num_labels == 1:
         if kind == "softmax":
             raise ModelError(f"the cross-encoder's activation '{activation}' makes every single score 1")
-        return Head(reads=pooling_of(config), means="score")
+        return Head(reads=pooling_of(config), means="score", activation=kind)
     labels = kind == "sigmoid" or getattr(config, "problem_type", None) == "multi_label_classification"
     return Head(reads=pooling_of(config), means="labels" if labels else "classes")
 

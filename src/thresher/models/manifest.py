@@ -1,6 +1,7 @@
 """`thresher.json`, which makes a Hugging Face folder a run: read, and checked before anything else is."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from thresher.workplace import folder_here
 FORMAT_VERSION = 2
 THRESHOLDS_ONLY = 1  # what a run without another rule is written as, so that older versions can open it
 MANIFEST = "thresher.json"
-# Runs of both formats were written before these settings existed. Every other setting has always been written, and
-# without it the default would be taken: other answers, without a word.
-LATER_SETTINGS = frozenset({"score"})
+# What runs mean, of both formats, that were written before these settings existed. Every other setting has always been
+# written, and without it the default would be taken: other answers, without a word.
+DENSE_THRESHOLD = "dense_null_threshold"
+UNSAID: dict[str, Any] = {"score": "attention", "score_queries": 1}
 
 
 def is_run(path: str | Path) -> bool:
@@ -62,6 +64,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return {**manifest, **({"recipe": with_methods_today(recipe)} if isinstance(recipe, dict) else {})}
 
 
+def dense_threshold(manifest: Mapping[str, Any]) -> float | None:
+    """The null threshold of the dense model that a run was made from, which is not the pruned one's: as the run says,
+    or as it was measured with; None where nobody knows."""
+    if DENSE_THRESHOLD in manifest:
+        return float(manifest[DENSE_THRESHOLD])
+    try:  # an older run, whose quality nobody has checked
+        (metrics, *_) = [found["dense"]["metrics"] for found in manifest["quality"].values()]
+        threshold = number_from_json(metrics["null_threshold"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return threshold if math.isfinite(threshold) else None
+
+
 def number_from_json(value: Any) -> float:
     """A threshold as a number, where it is one or the word for infinity; NaN for anything else."""
     try:
@@ -71,7 +86,7 @@ def number_from_json(value: Any) -> float:
 
 
 def _check_settings(file: Path, settings: dict[str, Any]) -> None:
-    missing = [item.name for item in fields(PruneConfig) if item.name not in {*settings, *LATER_SETTINGS}]
+    missing = [item.name for item in fields(PruneConfig) if item.name not in {*settings, *UNSAID}]
     if missing:
         raise CheckpointError(
             f"{file} lacks the settings {', '.join(missing)} in 'prune'; every run has them, so the file is damaged"
@@ -82,6 +97,8 @@ def _check_story(file: Path, manifest: dict[str, Any]) -> None:
     """What commands read of a run's past. The tables themselves may be missing, or the caller's own words."""
     if not isinstance(manifest.get("base_model"), str | None):
         raise _damaged(file, "base_model")
+    if not math.isfinite(number_from_json(manifest.get(DENSE_THRESHOLD, 0.0))):
+        raise _damaged(file, DENSE_THRESHOLD)
     recipe, task = manifest.get("recipe"), manifest.get("task")
     if isinstance(recipe, dict):
         length = recipe.get("max_length")

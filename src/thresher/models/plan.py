@@ -35,6 +35,7 @@ def plan_of(model: Any, *, dial: float = 1.0) -> PruningPlan:
         thresholds=tuple(0.0 if dial == 0 else float(value) * dial for value in gates.thresholds.tolist()),
         score=config.score,
         scale=config.scale,
+        score_queries=config.score_queries,
         protect=config.protect,
         separator_id=config.separator_id,
         reads=reads,

@@ -3,13 +3,13 @@
 from typing import Any
 
 from thresher.errors import ModelError
-from thresher.models import albert, bert, deberta, distilbert, modernbert, mpnet, rotary
+from thresher.models import albert, bert, deberta, distilbert, modernbert, mpnet, roberta_prelayernorm, rotary
 from thresher.models.adapter import Family
 from thresher.models.heads import head_of
 
 FAMILIES: tuple[Family, ...] = (
     *(bert.FAMILY, distilbert.FAMILY, albert.FAMILY, mpnet.FAMILY),
-    *(rotary.FAMILY, modernbert.FAMILY, deberta.FAMILY),
+    *(rotary.FAMILY, modernbert.FAMILY, deberta.FAMILY, roberta_prelayernorm.FAMILY),
 )
 
 # What to train instead of a family that people ask for and that is not there: the one most like it.
@@ -17,9 +17,10 @@ NEAREST = {
     **dict.fromkeys(("deberta",), "deberta-v2, which is also that of DeBERTa-v3"),
     **dict.fromkeys(("eurobert", "longformer", "big_bird", "ultrabert"), "modernbert, for texts of up to 8,192 tokens"),
     **dict.fromkeys(("roformer", "jina_embeddings_v3", "new"), "gte or nomic_bert, which rotate queries and keys"),
-    **dict.fromkeys(("data2vec-text", "xlm-roberta-xl", "roberta-prelayernorm"), "roberta or xlm-roberta"),
+    **dict.fromkeys(("data2vec-text", "xlm-roberta-xl"), "roberta or xlm-roberta"),
     **dict.fromkeys(("ernie", "megatron-bert", "mobilebert", "squeezebert", "convbert", "nezha"), "bert"),
 }
+ELSE = "nothing here is like it: fine-tune one of these instead, modernbert where texts are long"
 
 
 def supported_types() -> list[str]:
@@ -30,8 +31,8 @@ def family_named(model_type: str) -> Family:
     for family in FAMILIES:
         if model_type in family.model_types:
             return family
-    near = f"; its nearest is {NEAREST[model_type]}" if model_type in NEAREST else ""
-    raise ModelError(f"model family '{model_type}' is not supported; supported: {', '.join(supported_types())}{near}")
+    near = f"its nearest is {NEAREST[model_type]}" if model_type in NEAREST else ELSE
+    raise ModelError(f"model family '{model_type}' is not supported; supported: {', '.join(supported_types())}; {near}")
 
 
 def family_of(model: Any) -> Family:

@@ -28,6 +28,13 @@ TASKS = {"SentenceTransformer": "feature-extraction", "CrossEncoder": "sequence-
 WITHOUT_EFFECT = {"add_pooling_layer", "attn_implementation", "dtype", "torch_dtype", "use_fast", "trust_remote_code"}
 
 
+# What to do about a folder that holds an encoder alone.
+EMBEDDERS = (
+    "An embedding model is known by its modules.json, which says how its tokens become a vector: copy it from the "
+    "model's page with 1_Pooling/config.json, or save the model with SentenceTransformer.save"
+)
+
+
 def is_embedder(name: str | Path) -> bool:
     """Whether the folder, or the model on the hub, is a sentence embedder."""
     return _find(name, MODULES) is not None and _kind(_settings(name)) == "SentenceTransformer"

@@ -6,6 +6,7 @@ from typing import Any
 
 from thresher.errors import ConfigError
 from thresher.serving.house import House
+from thresher.serving.memory import keep_what_stays
 from thresher.serving.run import Setting
 
 # Ray Serve would let a replica have 5 requests at a time; our queue decides who waits, and makes batches of them.
@@ -24,9 +25,11 @@ def deployment(settings: Sequence[Setting], *, replicas: int = 1, ongoing: int =
     chosen = list(settings)
 
     def build() -> Any:
-        from thresher.serving.http.app import make_app
+        from thresher.serving.http.app import App
 
-        return make_app(House(chosen))
+        app = App(House(chosen))
+        keep_what_stays()
+        return app
 
     class Thresher:
         """What answers is the application."""

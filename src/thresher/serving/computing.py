@@ -25,6 +25,7 @@ class Computing:
         """options: what the engine was loaded with."""
         self.engine, self._path, self._options = engine, path, options
         self.in_flight = engine.executor.in_flight
+        self._on_cpu: dict[str, Any] = {"device": "cpu", "means": options.get("means")}
         self._at: dict[float, Engine] = {}
         self._explaining: Engine | None = None
         self._making = threading.Lock()
@@ -50,12 +51,14 @@ class Computing:
 
     def explaining(self, dial: float) -> Engine:
         """An engine on the CPU, which knows which token each layer dropped; on a GPU nobody counts them one by one."""
-        if isinstance(self.engine.executor, PackedExecutor):
-            return self.at(dial)
+        executor = self.engine.executor
+        if isinstance(executor, PackedExecutor):
+            stays = dial in (0, executor.plan.dial, *self._at)  # clients may ask for any, and not all of them stay
+            return self.at(dial) if stays else _at_dial(self.engine, dial, self._path, self._options)
         with self._making:
             if self._explaining is None:
-                self._explaining = Engine.load(self._path, device="cpu", workers=0)
-            return _at_dial(self._explaining, dial, self._path, {"device": "cpu"})
+                self._explaining = Engine.load(self._path, **self._on_cpu, workers=0)
+            return _at_dial(self._explaining, dial, self._path, self._on_cpu)
 
     @property
     def stalls(self) -> int:

@@ -4,6 +4,7 @@ agrees."""
 import logging
 import random
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -60,15 +61,24 @@ def agreements(ours: Any, dense: Any) -> list[float]:
 
 
 class DriftGuard:
-    """Stands before what computes: with `falls_back` it lets everything be computed densely once texts drifted.
+    """Stands before what computes: with `falls_back` it lets everything be computed densely once texts drifted, and
+    calls `fell_back`.
 
     `share` of the texts are computed by the dense model, too, when the engine has nothing else to do.
     """
 
     def __init__(
-        self, measured: Measured | None, computing: Computing, *, share: float, falls_back: bool, seed: int = 0
+        self,
+        measured: Measured | None,
+        computing: Computing,
+        *,
+        share: float,
+        falls_back: bool,
+        fell_back: Callable[[], None] = lambda: None,
+        seed: int = 0,
     ) -> None:
         self.measured, self._computing, self.share, self.falls_back = measured, computing, share, falls_back
+        self._fell_back = fell_back
         self.in_flight = computing.in_flight
         self._kept: deque[float] = deque(maxlen=RECENT)
         self._agreed: deque[float] = deque(maxlen=SHADOWED)
@@ -132,3 +142,5 @@ class DriftGuard:
             self.drifted = why
             does = "; answers are dense from now on" if self.falls_back else ""
             log.warning("drift" + does, extra={"facts": {"why": why}})
+            if self.falls_back:
+                self._fell_back()

@@ -1,13 +1,17 @@
 """Which layer dropped which token of a text, with the characters that each token is of."""
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from thresher.engine.answers import Answers
+from thresher.engine.engine import Engine
+from thresher.engine.executor import Output
 from thresher.engine.token_answers import TokenAnswers
 from thresher.engine.windows import Item
 from thresher.serving.errors import BadRequest
@@ -15,6 +19,8 @@ from thresher.serving.run import ServedRun, check_texts, kept_ratios
 from thresher.text import is_blank
 from thresher.tokenizing.fast import FastTokenizer
 from thresher.tokenizing.tokens import Tokens
+
+PORTION = 4096  # tokens at most that are computed in one turn
 
 
 @dataclass(frozen=True)
@@ -57,39 +63,55 @@ class Explained:
         return last / max(1, self.deciding)
 
 
-def explain_items(run: ServedRun, items: Sequence[Item], *, dial: float) -> list[Explained]:
-    """Computed once more, on the CPU; a text that cannot be read is a BadRequest."""
+def explain_items(
+    run: ServedRun, items: Sequence[Item], *, dial: float, wanted: Callable[[], None], timed: bool = False
+) -> list[Explained]:
+    """Computed on the CPU, beside the queue; a text that cannot be read is a BadRequest. `wanted` is called before each
+    part, and raises where nobody waits any more. timed: computed once more, without looking at what is dropped."""
     if run.engine.head.reads == "tokens":
-        return [_explain_window(run, item, dial) for item in items]
+        return [_explain_window(run, item, dial, wanted) for item in items]
     tokens = run.engine.read(items)
     check_texts(tokens, truncate=True, longest=run.engine.max_length)
     engine = run.computing.explaining(dial)
     executor: Any = engine.executor
-    with in_turn(run):
-        began = time.perf_counter()
-        answers = engine.finish(engine.begin(tokens))
-        seconds = time.perf_counter() - began
-        _, dropped = executor.trace(executor.pack(tokens))
     found = []
-    for number, item in enumerate(items):
-        pieces = _pieces(run, item, tokens, number, dropped[number])
-        own = answers.take([number])
-        found.append(Explained(pieces, executor.shape.layers, executor.plan.alone, own, seconds / len(items)))
+    for first, end in portions(run, tokens):
+        part = tokens.between(first, end)
+        with in_turn(run, wanted):
+            output, dropped = executor.trace(executor.pack(part))
+        seconds = _seconds(run, engine, part, wanted) / len(part) if timed else 0.0
+        answers = answers_of(engine, part, output)
+        for number in range(len(part)):
+            pieces = _pieces(run, items[first + number], part, number, dropped[number])
+            own = answers.take([number])
+            found.append(Explained(pieces, executor.shape.layers, executor.plan.alone, own, seconds))
     return found
 
 
-def _explain_window(run: ServedRun, item: Item, dial: float) -> Explained:
+def answers_of(engine: Engine, tokens: Tokens, output: Output) -> Answers:
+    """Of texts that were traced: as the engine gives them."""
+    outputs, kept = output.outputs.numpy(), output.kept.numpy()
+    bad = np.flatnonzero(~np.isfinite(outputs).all(axis=1)).tolist()
+    problems = dict.fromkeys(bad, "the prediction is not a number")
+    return Answers(engine.head, tuple(engine.labels), outputs, kept, tokens.lengths, tokens.truncated, problems)
+
+
+def _explain_window(run: ServedRun, item: Item, dial: float, wanted: Callable[[], None]) -> Explained:
     """Of a head that reads every token: the first window of a text or a context, and the answers of all windows."""
     windows = run.engine.windows([item])
     check_texts(windows, truncate=True, longest=run.engine.max_length)
     engine = run.computing.explaining(dial)
     executor: Any = engine.executor
-    with in_turn(run):
-        began = time.perf_counter()
-        answers = engine.finish_tokens(engine.begin(windows.tokens))
-        seconds = time.perf_counter() - began
-        first = windows.tokens.between(0, 1)
+    first = windows.tokens.between(0, 1)
+    with in_turn(run, wanted):
         _, (dropped,) = executor.trace(executor.pack(first))
+    parts, seconds = [], 0.0
+    for low, high in portions(run, windows.tokens):
+        with in_turn(run, wanted):
+            began = time.perf_counter()
+            parts.append(engine.finish_tokens(engine.begin(windows.tokens.between(low, high))))
+            seconds += time.perf_counter() - began
+    answers = TokenAnswers.joined(parts)
     part = 1 if isinstance(item, tuple) else 0
     text = item[1] if isinstance(item, tuple) else item
     names = engine.tokenizer.convert_ids_to_tokens(first.ids.tolist())
@@ -101,21 +123,47 @@ def _explain_window(run: ServedRun, item: Item, dial: float) -> Explained:
     return Explained(pieces, executor.shape.layers, executor.plan.layers, answers, seconds, found[0])
 
 
-def in_turn(run: ServedRun) -> AbstractContextManager[None]:
+def _seconds(run: ServedRun, engine: Engine, tokens: Tokens, wanted: Callable[[], None]) -> float:
+    """As long as the engine takes when it is not looked at."""
+    with in_turn(run, wanted):
+        began = time.perf_counter()
+        engine.finish(engine.begin(tokens))
+        return time.perf_counter() - began
+
+
+def portions(run: ServedRun, tokens: Tokens) -> Iterator[tuple[int, int]]:
+    """Texts from one number to before another that are computed in one turn: a batch's worth, so that batches of the
+    queue come between."""
+    most, first = min(run.queue.pace.budget, PORTION), 0
+    while first < len(tokens):
+        end = int(np.searchsorted(tokens.starts, tokens.starts[first] + most, side="right")) - 1
+        end = max(first + 1, end)
+        yield first, end
+        first = end
+
+
+@contextmanager
+def in_turn(run: ServedRun, wanted: Callable[[], None]) -> Iterator[None]:
     """Between the batches of the queue, where these compute on the same processor."""
+    wanted()
     turns = run.worker.turns
-    return nullcontext() if turns is None else turns.mine(lambda: None)
+    with nullcontext() if turns is None else turns.mine():
+        yield
 
 
-def token_states(run: ServedRun, tokens: Tokens) -> list[list[list[float]]]:
+def token_states(run: ServedRun, tokens: Tokens, wanted: Callable[[], None]) -> list[list[list[float]]]:
     """The last known state of every token, (tokens, width) for each text: what an embedder takes the mean of."""
     executor: Any = run.computing.explaining(run.setting.dial).executor
     if run.engine.head.reads == "first":
         raise BadRequest("the model embeds by its first token, and does not compute the states of all; use /embed")
-    with in_turn(run):
-        states = executor.states(executor.pack(tokens)).numpy()
-    bounds = tokens.starts.tolist()
-    return [states[low:high].tolist() for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+    found = []
+    for first, end in portions(run, tokens):
+        part = tokens.between(first, end)
+        with in_turn(run, wanted):
+            states = executor.states(executor.pack(part)).numpy()
+        bounds = part.starts.tolist()
+        found += [states[low:high].tolist() for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+    return found
 
 
 def relevant_spans(explained: Explained, *, threshold: float, most: int | None) -> list[dict[str, Any]]:

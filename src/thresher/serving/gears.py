@@ -82,6 +82,10 @@ class GearBox:
     def gear(self) -> Gear:
         return self.gears[self.now]
 
+    def stay(self) -> None:
+        """In the first gear, from now on."""
+        self.gears, self.now = self.gears[:1], 0
+
     def choose(self, wait: float, timeout: float, now: float) -> Gear:
         """For a queue that takes `wait` seconds at dial 1, of requests that have `timeout` seconds."""
 

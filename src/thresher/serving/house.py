@@ -13,7 +13,7 @@ from thresher.serving.errors import UnknownModel, WrongRoute
 from thresher.serving.run import ServedRun, Setting
 from thresher.serving.threads import await_in_passing, in_passing
 from thresher.serving.worker import Batch, Turns
-from thresher.text import first_line
+from thresher.text import first_line, shown
 
 log = logging.getLogger("thresher.serving")
 INSTEAD = {
@@ -70,7 +70,7 @@ class House:
         elif len(runs) == 1:
             chosen = runs[0]
         elif name is not None:
-            raise UnknownModel(f"no run is called {name!r}; there are: {', '.join(self.runs)}")
+            chosen = self.named(name)
         elif len(fitting) == 1:
             chosen = fitting[0]
         elif fitting:
@@ -85,6 +85,11 @@ class House:
                 f"{chosen.name} has a head that gives {means}, which {route} does not serve; use {INSTEAD[means]}"
             )
         return chosen
+
+    def named(self, name: str) -> ServedRun:
+        if name not in self.runs:
+            raise UnknownModel(f"no run is called {shown(name)}; there are: {', '.join(self.runs)}")
+        return self.runs[name]
 
     def problems(self) -> dict[str, str | None]:
         """What is wrong with each run, None where nothing is."""

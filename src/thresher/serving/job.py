@@ -1,8 +1,10 @@
 """One request's texts on their way through the queue, to the engine and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,17 +44,30 @@ class Job:
 
     def answers(self) -> Any:
         """All of them, in the request's order: Answers, or TokenAnswers of a head that reads every token."""
+        if len(self._parts) == 1 and self._parts[0][0] == list(range(len(self.tokens))):
+            return self._parts[0][1]
         order = np.argsort([number for numbers, _ in self._parts for number in numbers])
         parts: list[Any] = [part for _, part in self._parts]
         return type(parts[0]).joined(parts).take(order)
 
 
-@dataclass(frozen=True, order=True)
-class Waiting:
-    """A text in the queue: by when it should be computed, and in the order of arrival where that is the same."""
+class Waiting(NamedTuple):
+    """A text in the queue: by when it should be computed, and in the order of arrival where that is the same. No two
+    have the same serial, so that nothing after it is compared."""
 
     due: float
     serial: int
-    job: Job = field(compare=False)
-    number: int = field(compare=False)
-    length: int = field(compare=False)
+    job: Job
+    number: int
+    length: int
+
+
+def tokens_of(texts: Sequence[Waiting]) -> Tokens:
+    """Of all these, in their order; neighbours of one request are taken at once."""
+    parts = []
+    for job, group in groupby(texts, key=attrgetter("job")):
+        numbers = [text.number for text in group]
+        first, end = numbers[0], numbers[0] + len(numbers)
+        alike = numbers == list(range(first, end))
+        parts.append(job.tokens.between(first, end) if alike else job.tokens.take(numbers))
+    return Tokens.joined(parts)

@@ -59,24 +59,28 @@ class WorkQueue:
         return self.waiting + self.flying
 
     def check(self, tokens: int, deadline: float, *, degrade: bool) -> None:
-        """Refuse what would not be done in time. `tokens` may be a guess, before texts are tokenized in vain."""
+        """Refuse what would not be done in time. `tokens` may be a guess, before texts are tokenized in vain.
+
+        Only what waits is a reason to come again later. An engine with nothing to do is given what it could do at the
+        pace it began with: one that was held up for a while finds out by computing that it is no longer slow.
+        """
         if self.closed:
             raise Unhealthy("the server is shutting down, or the run is replaced; try again")
         speed = self.best_speed if degrade else 1.0
         allowed = self.limits.margin * (deadline - self.clock())
-        alone = self.pace.careful_wait(tokens, speed=speed)
+        alone = self.pace.hopeful_wait(tokens, speed=speed)
         all_of_it = self.pace.careful_wait(self.load + tokens, speed=speed)
         if tokens > self.limits.queue_tokens or alone > allowed:
             raise TooLarge(
                 f"{tokens} tokens take about {alone:.1f} s, and {max(0.0, allowed):.1f} s are allowed; send fewer "
                 "texts at a time, or start the server with a longer --timeout"
             )
-        if all_of_it > allowed or self.waiting + tokens > self.limits.queue_tokens:
+        if (self.load and all_of_it > allowed) or self.waiting + tokens > self.limits.queue_tokens:
             over = max(all_of_it - allowed, alone)
             raise Overloaded(f"{self.load} tokens wait already, about {all_of_it:.1f} s; try again", retry_after=over)
 
     def put(self, job: Job) -> None:
-        """Let all of a request in, or none of it."""
+        """Let all of a request in, or none of it. Who waits in `take` is told by `wake`."""
         if not len(job.tokens):
             raise EmptyRequest("there is nothing to compute; give at least one text")  # it would never end
         with self._changed:
@@ -90,6 +94,10 @@ class WorkQueue:
                 before += length
             self._insert(found)
             self.waiting += before
+
+    def wake(self) -> None:
+        """Something may have come for who waits in `take`."""
+        with self._changed:
             self._changed.notify()
 
     def take(self, budget: int, *, wait: float = 0.0, apart: bool = False) -> list[Waiting]:

@@ -13,6 +13,7 @@ import numpy as np
 from thresher.engine.engine import Engine
 from thresher.errors import ConfigError
 from thresher.serving.computing import Computing
+from thresher.serving.crossing import Crossing
 from thresher.serving.drift import DriftGuard
 from thresher.serving.errors import (
     Abandoned,
@@ -34,7 +35,9 @@ from thresher.tokenizing.tokens import Tokens
 from thresher.tokenizing.windows import Windows
 from thresher.workplace import expanded
 
-QUICK = 4096  # characters that are tokenized at once; more are handed to a thread, so that others need not wait
+# Characters that are tokenized at once; more are handed to a thread, so that others need not wait. A tokenizer that
+# remembers words is Python and fast: a thread would only take turns with the event loop for the interpreter.
+QUICK, QUICK_REMEMBERED = 4096, 16_384
 CHARACTERS_A_TOKEN = 8  # at most, of ordinary text: what a request has at least, before it is tokenized
 READING = 64 * 2**20  # characters that may wait for the tokenizer, of all requests together
 
@@ -51,6 +54,7 @@ class Setting:
     dtype: str = "auto"
     dial: float = 1.0
     max_length: int | None = None
+    means: str | None = None
     threads: int | None = None
     batch_seconds: float = 0.1
     degrade: bool = False
@@ -62,7 +66,7 @@ class Setting:
 
     @property
     def engine_options(self) -> dict[str, Any]:
-        names = ("device", "dtype", "dial", "max_length", "threads")
+        names = ("device", "dtype", "dial", "max_length", "means", "threads")
         return {name: getattr(self, name) for name in names} | {"steady": True}
 
 
@@ -135,7 +139,10 @@ class ServedRun:
         best = max(gear.speed for gear in self.gears.gears)
         self.queue = WorkQueue(pace, setting.limits, by_length=executor.by_length, best_speed=best)
         known = measured if setting.dial == 1 else None  # it was measured at dial 1
-        self.drift = DriftGuard(known, self.computing, share=setting.shadow, falls_back=setting.on_drift == "dense")
+        dense = setting.on_drift == "dense"
+        self.drift = DriftGuard(
+            known, self.computing, share=setting.shadow, falls_back=dense, fell_back=self._without_gears
+        )
         # What may be needed in the middle of work is made before it.
         for needed in (*(gear.dial for gear in gears), *([0.0] if setting.shadow or self.drift.falls_back else [])):
             self.computing.at(needed)
@@ -144,12 +151,15 @@ class ServedRun:
             self.drift,
             self.queue,
             gears=self.gears,
-            turns=turns if executor.device == "cpu" else None,
+            turns=turns if executor.on_cores else None,
             watch=self._watch,
             idle=self._beside,
         )
         self._tokenizers = tokenizers or ThreadPoolExecutor(1, thread_name_prefix="tokenizing")
         self.reading = 0
+        self._crossing: Crossing | None = None
+        remembers = getattr(engine.tokenizing.reader, "memory", None) is not None
+        self._quick = QUICK_REMEMBERED if remembers else QUICK
 
     @staticmethod
     def load(setting: Setting, **more: Any) -> "ServedRun":
@@ -175,21 +185,27 @@ class ServedRun:
             return f"the engine has given no sign of life for {self.worker.silent:.0f} s"
         return None
 
+    def check_health(self, patience: float) -> None:
+        if (problem := self.problem(patience)) is not None:
+            raise Unhealthy(problem)
+
+    def least_tokens(self, items: Sequence[Any], characters: int) -> int:
+        """What texts have at least, before they are tokenized."""
+        least = max(len(items), characters // CHARACTERS_A_TOKEN)
+        if self.engine.head.reads == "tokens":  # these read all of a text, however long
+            return least
+        return min(least, len(items) * self.engine.max_length)
+
     async def compute(self, items: Sequence[Any], ask: Ask, *, patience: float) -> Served:
         """All answers of a request, or one ServingError. items: texts, pairs of texts, or lists of token ids."""
         if not items:
             raise EmptyRequest("no text is given; give at least one")
-        if (problem := self.problem(patience)) is not None:
-            raise Unhealthy(problem)
+        self.check_health(patience)
         arrived = time.monotonic()
         limits = self.setting.limits
         deadline = arrived + min(ask.timeout_s or limits.timeout_s, limits.timeout_s)
-        characters = sum(sum(map(len, item)) if isinstance(item, tuple) else len(item) for item in items)
-        longest = self.engine.max_length
-        least = max(len(items), characters // CHARACTERS_A_TOKEN)
-        if self.engine.head.reads != "tokens":  # these read all of a text, however long
-            least = min(least, len(items) * longest)
-        self.queue.check(least, deadline, degrade=ask.degrade)
+        characters, longest = characters_of(items), self.engine.max_length
+        self.queue.check(self.least_tokens(items, characters), deadline, degrade=ask.degrade)
         found = await self.read(items, characters, ask.prompt_name)
         windows = found if isinstance(found, Windows) else None
         tokens = found.tokens if isinstance(found, Windows) else found
@@ -200,19 +216,22 @@ class ServedRun:
         if answers.problems:
             number = min(answers.problems)
             raise Failed(f"text {number} cannot be computed: {answers.problems[number]}")
-        dial = max(job.dials) if job.dials != {1.0} else self.setting.dial
-        dial = 0.0 if self.drift.dense else dial
+        dial = self._dial(max(job.dials))
         return Served(answers, dial, characters, read - arrived, began - read, finished - began, windows)
 
     async def read(self, items: Sequence[Any], characters: int, prompt_name: str | None = None) -> Any:
-        """Tokens of a request's texts, or their windows; of long ones in another thread."""
-        if characters <= QUICK:
-            return self._read(items, prompt_name)
+        """Tokens of a request's texts, or their windows."""
+        return await self.tokenizing(characters, lambda: self._read(items, prompt_name), quick=self._quick)
+
+    async def tokenizing(self, characters: int, work: Callable[[], Any], *, quick: int = QUICK) -> Any:
+        """Do what a tokenizer does to so many characters, of more than `quick` in another thread."""
+        if characters <= quick:
+            return work()
         if self.reading + characters > READING:
             raise Overloaded("too many long texts wait for the tokenizer; try again", retry_after=1.0)
         self.reading += characters
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._tokenizers, self._read, items, prompt_name)
+            return await asyncio.get_running_loop().run_in_executor(self._tokenizers, work)
         finally:
             self.reading -= characters
 
@@ -230,20 +249,20 @@ class ServedRun:
         """A job that was computed; the deadline holds even where the engine hangs."""
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
-
-        def settle() -> None:
-            if not over.done():
-                over.set_result(None)
+        if self._crossing is None or self._crossing.loop is not loop:
+            self._crossing = Crossing(loop, self.queue.wake)
+        crossing = self._crossing
 
         def hung_up(future: "asyncio.Future[Any]") -> None:
             if not future.cancelled():
                 self.queue.end(job, Abandoned("hung up"))
 
         def ended(job: Job) -> None:
-            loop.call_soon_threadsafe(settle)
+            crossing.land(over)
 
         job = Job(tokens, arrived, deadline, degrade=ask.degrade, ended=ended)
         self.queue.put(job)
+        crossing.came()
         late = Expired(f"not computed within {deadline - arrived:.1f} s; try again, or send less")
         timer = loop.call_at(loop.time() + deadline - time.monotonic(), self.queue.end, job, late)
         gone = ask.hung_up() if ask.hung_up is not None else None
@@ -260,6 +279,19 @@ class ServedRun:
             raise job.error
         return job
 
+    @property
+    def dial(self) -> float:
+        """Of the gear that is on."""
+        return self._dial(self.gears.gear.dial)
+
+    def _dial(self, gear: float) -> float:
+        return 0.0 if self.drift.dense else gear if gear != 1 else self.setting.dial
+
+    def _without_gears(self) -> None:
+        """All is dense now: no gear is faster, and nobody is let in as if one were."""
+        self.gears.stay()
+        self.queue.best_speed = 1.0
+
     def _beside(self) -> None:
         """While nobody waits."""
         self.computing.catch_up()
@@ -269,6 +301,11 @@ class ServedRun:
         self.drift.add(batch)
         for watcher in self.watchers:
             watcher(self, batch)
+
+
+def characters_of(items: Sequence[Any]) -> int:
+    """Of texts and pairs; of lists of token ids, these."""
+    return sum(sum(map(len, item)) if isinstance(item, tuple) else len(item) for item in items)
 
 
 def check_texts(tokens: Tokens | Windows, *, truncate: bool, longest: int) -> None:

@@ -14,12 +14,13 @@ from thresher.engine.token_answers import TokenAnswers
 from thresher.errors import ModelError
 from thresher.serving.errors import Failed, ServingError, Unhealthy
 from thresher.serving.gears import Gear, GearBox
-from thresher.serving.job import Job, Waiting
+from thresher.serving.job import Job, Waiting, tokens_of
 from thresher.serving.queue import WorkQueue
 from thresher.text import first_line
 from thresher.tokenizing.tokens import Tokens
 
 IDLE_S = 0.5  # between two signs of life of an engine that has nothing to do
+LONGEST_TURN_S = 5.0  # of an engine whose processor others wait for: batches take a tenth of a second
 log = logging.getLogger("thresher.serving")
 
 
@@ -61,23 +62,42 @@ class _Flying:
 
 
 class Turns:
-    """Engines of one processor compute in turn: two at once would each take longer than one after the other. An
-    engine that hangs holds the others up for `patience` seconds, and not for ever."""
+    """Engines of one processor compute in turn: two at once would each take longer than one after the other.
+
+    Who keeps the turn for longer than `patience` seconds has lost it: from then on the others take turns without it,
+    and it waits like them when it comes back.
+    """
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._lock, self.patience, self._clock = threading.Lock(), patience, clock
+        self.patience, self._clock = min(patience, LONGEST_TURN_S), clock
+        self._turn, self._since, self._changing = threading.Lock(), clock(), threading.Lock()
 
     @contextmanager
-    def mine(self, beat: Callable[[], None]) -> Iterator[None]:
-        """`beat` is called while others compute."""
-        until = self._clock() + self.patience
-        while not (got := self._lock.acquire(timeout=IDLE_S)) and self._clock() < until:
-            beat()
+    def mine(self, beat: Callable[[], None] = lambda: None) -> Iterator[float]:
+        """`beat` is called while others compute. Given are the seconds that somebody overdue was waited for."""
+        turn, lost = self._taken(beat)
         try:
-            yield
+            yield lost
         finally:
-            if got:
-                self._lock.release()
+            turn.release()
+
+    def _taken(self, beat: Callable[[], None]) -> tuple[threading.Lock, float]:
+        turn, began, lost = self._turn, self._clock(), 0.0
+        while True:
+            got = turn.acquire(timeout=min(IDLE_S, self.patience))
+            beat()
+            with self._changing:
+                now = self._clock()
+                if turn is self._turn and not got and now - self._since > self.patience:
+                    self._turn, self._since = threading.Lock(), now
+                if turn is self._turn and got:
+                    self._since = now
+                    return turn, lost
+                if turn is not self._turn:
+                    lost += now - began
+                    if got:  # of somebody overdue, who has come back
+                        turn.release()
+                    turn, began = self._turn, now
 
 
 class Worker:
@@ -153,8 +173,7 @@ class Worker:
         for text in texts:
             text.job.began = now if text.job.began is None else text.job.began
             text.job.dials.add(gear.dial)
-        parts = [text.job.tokens.between(text.number, text.number + 1) for text in texts]
-        tokens = Tokens.joined(parts)
+        tokens = tokens_of(texts)
         try:
             begun = self.computes.begin(tokens, gear.dial if gear.dial != 1 else None)
         except Exception as error:  # one batch that fails harms no other
@@ -163,18 +182,19 @@ class Worker:
         self._flying.append(_Flying(texts, tokens, gear, begun, crowded=self.queue.waiting > 0))
 
     def _finish(self, flying: _Flying) -> None:
+        lost = 0.0
         try:
             if self.turns is None:
                 answers = self.computes.finish(flying.begun)
             else:
-                with self.turns.mine(self._live):
+                with self.turns.mine(self._live) as lost:
                     answers = self.computes.finish(flying.begun)
         except Exception as error:
             self._failed(flying.texts, error)
             return
         now = self.clock()
         # From one batch to the next, with all that is done between them: that is what those who wait wait for.
-        seconds, self._last = now - self._last, now
+        seconds, self._last = now - self._last - lost, now
         stalls, self._stalls = self._stalls, self.computes.stalls
         if stalls == self._stalls:  # or else the time is not one of computing
             self.queue.pace.add(flying.tokens.total, seconds, speed=flying.gear.speed, crowded=flying.crowded)

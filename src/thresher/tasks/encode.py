@@ -23,24 +23,6 @@ ENCODE_ROWS = 1000
 TOKENS_AT_ONCE = {"cpu": 8192, "cuda": 32768}  # a GPU spends its time waiting for the host where they are few
 LONGEST_FIRST = "longest_first"
 
-# Families that number positions from pad_token_id + 1 (create_position_ids_from_input_ids in transformers), so that
-# many of their position embeddings are never used. MPNet does the same with its padding index fixed at 1.
-OFFSET_FAMILIES = frozenset(
-    {
-        "camembert",
-        "data2vec-text",
-        "ibert",
-        "lilt",
-        "longformer",
-        "luke",
-        "roberta",
-        "roberta-prelayernorm",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-        "xmod",
-    }
-)
-
 
 @dataclass(frozen=True)
 class Span:
@@ -96,20 +78,6 @@ class EncodedSet:
         return [len(row.input_ids) for row in self.rows]
 
 
-def usable_positions(config: Any) -> int | None:
-    """The longest sequence in tokens that a model of this Hugging Face configuration can read; None if unlimited."""
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is None or positions <= 0:
-        return None
-    family = getattr(config, "model_type", "")
-    if family == "mpnet":
-        return int(positions) - 2
-    if family in OFFSET_FAMILIES:
-        padding = getattr(config, "pad_token_id", None)
-        return int(positions) - (1 if padding is None else int(padding)) - 1
-    return int(positions)
-
-
 def encode(
     tokenizer: Any,
     examples: Sequence[Example],
@@ -152,8 +120,9 @@ def collate(rows: Sequence[Encoded], *, pad_id: int, pad_to: int = 1) -> dict[st
     """Tensors of shape `(batch, length)` padded on the right to the longest row, as a multiple of `pad_to`.
 
     input_ids and attention_mask, token_type_ids if the tokenizer gave them, and labels `(batch,)`, long for classes and
-    float32 for numbers, or `(batch, labels)` float32 for several; none where rows have none. Of spans they are
-    `(batch, 2)` long, first and last token, of tags `(batch, length)` long with NOT_COUNTED for padding.
+    float32 for numbers, or `(batch, labels)` float32 for several; none where rows have none, and fewer where the last
+    rows have none. Of spans they are `(batch, 2)` long, first and last token, of tags `(batch, length)` long with
+    NOT_COUNTED for padding.
     """
     if not rows or pad_to < 1:
         raise ValueError(f"{len(rows)} rows padded to a multiple of {pad_to}: both numbers must be at least 1")
@@ -169,8 +138,8 @@ def collate(rows: Sequence[Encoded], *, pad_id: int, pad_to: int = 1) -> dict[st
         if types is not None:
             types[index, :length] = torch.tensor(row.token_type_ids, dtype=torch.long)
     batch = {"input_ids": input_ids, "attention_mask": attention_mask}
-    if any(row.label is not None for row in rows):
-        batch["labels"] = _labels_tensor([row.label for row in rows], width=shape[1])
+    if labels := [row.label for row in rows if row.label is not None]:
+        batch["labels"] = _labels_tensor(labels, width=shape[1])
     return batch if types is None else {**batch, "token_type_ids": types}
 
 

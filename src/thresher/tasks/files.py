@@ -61,13 +61,13 @@ class Columns:
     def examples(self, table: Table, labels: "Readable") -> list[Example]:
         rows = range(len(table.rows))
         numbers: Sequence[Label] = [None for _ in rows]
-        pairs = [_text(table, row, self.pair) for row in rows] if self.pair and self._has(table, self.pair) else None
+        pairs = [text_at(table, row, self.pair) for row in rows] if self.pair and self._has(table, self.pair) else None
         if self._has(table, self.label) and (pairs is not None or not self.of_pairs):
             numbers = labels.read(table, self.label)
         groups = [_name(table, row, self.group) for row in rows] if self.group is not None else None
         return [
             Example(
-                text=_text(table, row, self.text),
+                text=text_at(table, row, self.text),
                 pair=None if pairs is None else pairs[row],
                 label=numbers[row],
                 group=None if groups is None else groups[row],
@@ -290,7 +290,7 @@ def _is_whole(name: str) -> bool:
         return False
 
 
-def _text(table: Table, row: int, column: str) -> str:
+def text_at(table: Table, row: int, column: str) -> str:
     value: Any = table.value(row, column)
     where = f"{table.where(row)}: '{column}'"
     if value is None or (isinstance(value, str) and is_blank(value)):

@@ -4,6 +4,7 @@ A row's part in a metric is a line of numbers, so that quartiles and bootstraps 
 questions: exact, F1 and whether it has an answer; of tagged sentences: entities found rightly, found, and there.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,7 +65,7 @@ def score_of_parts(spec: "TaskSpec", rows: Floats, counts: Floats, *, labelled: 
     return np.mean(means, axis=0)  # type: ignore[no-any-return]  # numpy's mean is typed as Any
 
 
-def entity_scores(sums: Floats) -> dict[str, float]:
+def entity_scores(sums: Floats | Sequence[float]) -> dict[str, float]:
     """F1, precision and recall as seqeval has them, 0 where undefined. sums: entities right, found, there."""
     right, found, there = (float(one) for one in sums)
     precision = right / found if found else 0.0

@@ -82,6 +82,11 @@ def spread(rows: Sequence[Row], count: int) -> list[Row]:
     return [rows[i * len(rows) // count] for i in range(count)]
 
 
+def scattered(rows: Iterable[Example], *, key: Callable[[Example], bytes] = fingerprint) -> list[Example]:
+    """All rows by their hash, so that the first ones are a sample of all; those with the same `key` stay together."""
+    return sorted(rows, key=key)
+
+
 def leak_note(leaked: int) -> str:
     """The words a task's source adds about training rows that are also test rows."""
     verb, stays = ("occurs", "stays") if leaked == 1 else ("occur", "stay")

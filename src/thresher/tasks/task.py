@@ -133,7 +133,8 @@ class TaskSpec:
 @dataclass(frozen=True)
 class Task:
     """A task with its data. `selection` chooses checkpoints and settings; `test` is only ever reported. `left_out` are
-    training rows that are not used, because they are pieces of selection rows."""
+    training rows that are not used, because they are pieces of selection rows; `more` are rows without labels, on which
+    training learns from the dense model alone."""
 
     spec: TaskSpec
     train: list[Example]
@@ -142,6 +143,7 @@ class Task:
     source: str
     left_out: list[Example] = field(default_factory=list)
     files: dict[str, dict[str, str]] = field(default_factory=dict)  # the user's own: path and sha256 of each
+    more: list[Example] = field(default_factory=list)
 
     def describe(self) -> dict[str, Any]:
         """What a saved run remembers of its task."""

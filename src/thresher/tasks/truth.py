@@ -30,7 +30,8 @@ class Truth:
     model (rows, outputs). groups: (rows,) the number of each row's query, for rerankers.
 
     Of outputs for every token, `windows` say which token is what, and `texts` are the contexts that answers are from.
-    `null_threshold`: an answer is withheld where none scores higher by more than this; None: by what suits these rows.
+    `null_threshold`: an answer is withheld where none scores higher by more than this; None: by what suits these rows,
+    which is for rows that choose it and never for those that judge.
     """
 
     values: NDArray[Any]
@@ -38,7 +39,7 @@ class Truth:
     groups: NDArray[np.integer] | None = None
     windows: Windows | None = None
     texts: tuple[str, ...] = ()
-    null_threshold: float | None = None
+    null_threshold: float | None = 0.0
 
     @property
     def rows(self) -> int:

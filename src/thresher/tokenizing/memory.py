@@ -8,6 +8,7 @@ words by themselves (a special token written out in the text) is left to the tok
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -52,7 +53,7 @@ class Frame:
                 parts.append((text, kind))
         return Frame(tuple(parts))
 
-    @property
+    @cached_property
     def special(self) -> int:
         return sum(len(part) for part, _ in self.parts if not isinstance(part, int))
 
@@ -94,6 +95,8 @@ class WordMemory:
         """The text's ids without special tokens; None where only the tokenizer can tell."""
         if self._added is not None and any(mark in text for mark in self._marks) and self._added.search(text):
             return None
+        if text.isascii() and text.isprintable():  # no odd character; most texts have none
+            return self._plain(text)
         found: list[int] = []
         text, done = text.replace("\t", " ").replace("\n", " ").replace("\r", " "), 0
         for odd in _ODD.finditer(text):
@@ -105,7 +108,7 @@ class WordMemory:
                 found += self._plain(text[done:low])
                 found += self._words[text[low:high]]
                 done = high
-        return found + self._plain(text[done:]) if done else self._plain(text)
+        return found + self._plain(text[done:])
 
     def _plain(self, text: str) -> list[int]:
         words = _WORDS.findall(text.lower() if self._lowercase else text)

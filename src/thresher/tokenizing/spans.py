@@ -13,8 +13,16 @@ from thresher.tokenizing.windows import Windows
 N_BEST = 20
 LONGEST = 30  # tokens of an answer
 JOINER = "\u200d"  # between the parts of an emoji
-JOINING = JOINER + "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"  # and skin, which is the one before's
+SKIN = "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
+# What is of the character before it and no mark by its category: a non-joiner, a vowel of Thai and one of Lao, and the
+# marks of narrow katakana.
+JOINING = JOINER + SKIN + "\u200c\u0e33\u0eb3\uff9e\uff9f"
 TAGS = "".join(map(chr, range(0xE0020, 0xE0080)))  # which name a region after a black flag
+HANGUL = (
+    *((0x1100, 0x115F, "L"), (0x1160, 0x11A7, "V"), (0x11A8, 0x11FF, "T")),
+    *((0xA960, 0xA97C, "L"), (0xD7B0, 0xD7C6, "V"), (0xD7CB, 0xD7FB, "T")),
+)
+SYLLABLES = ("LL", "LV", "LO", "LC", "OV", "OT", "VV", "VT", "CT", "TT")  # neighbours that are of one syllable
 FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))  # two are a flag
 
 
@@ -42,8 +50,8 @@ class Found:
         return self.null_score - self.candidates[0].score if self.candidates else math.inf
 
     def answered(self, threshold: float = 0.0) -> Candidate | None:
-        """The best answer, or None: no answer is better by more than `threshold`."""
-        return None if self.margin > threshold else self.candidates[0]
+        """The best answer, or None: no answer is better by more than `threshold`, or there is no span."""
+        return self.candidates[0] if self.candidates and self.margin <= threshold else None
 
 
 def find_answers(
@@ -110,8 +118,19 @@ def _parted(text: str, place: int) -> bool:
     before, after = text[place - 1], text[place]
     if unicodedata.category(after)[0] == "M" or after in JOINING or before == JOINER or after in TAGS:
         return not before.isspace()
+    if _hangul(before) + _hangul(after) in SYLLABLES:
+        return True
     flags = len(text[:place]) - len(text[:place].rstrip(FLAG_LETTERS)) if after in FLAG_LETTERS else 0
     return flags % 2 == 1
+
+
+def _hangul(character: str) -> str:
+    """What part of a Korean syllable this is: a lead, a vowel, a tail, a syllable that is open, or one that has a tail;
+    empty for anything else."""
+    code = ord(character)
+    if 0xAC00 <= code <= 0xD7A3:
+        return "C" if (code - 0xAC00) % 28 else "O"
+    return next((part for low, high, part in HANGUL if low <= code <= high), "")
 
 
 def answer_text(found: Found | None, context: str) -> str:

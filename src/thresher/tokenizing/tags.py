@@ -1,8 +1,8 @@
 """From tag logits of tokens to tags of words, and from those to entities in characters.
 
-A word's tag is that of its first token, as in the transformers pipeline with aggregation_strategy="first". Its words
-are the tokenizer's own. Neighbouring words of one kind are one entity until a B- or S- begins another, or an E- or S-
-ends it: what seqeval counts, and for B- and I- what the pipeline groups.
+A word's tag is that of its first token, as in the transformers pipeline with aggregation_strategy="first"; windows know
+the words. Neighbouring words of one kind are one entity until a B- or S- begins another, or an E- or S- ends it: what
+seqeval counts, and for B- and I- what the pipeline groups.
 """
 
 from collections.abc import Sequence

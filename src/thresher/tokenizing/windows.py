@@ -4,8 +4,8 @@ The same windows as the library's call with `return_overflowing_tokens` makes, f
 cut where they lie in the arrays, so that a hundred pages cost what they weigh.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -114,16 +114,20 @@ def word_windows(
 ) -> Windows:
     """Texts that are words with a space between two: `words` of the windows are the numbers of these."""
     found = text_windows(tokenizer, [" ".join(one) for one in words], limit=limit, overlap=overlap)
-    numbers = found.words.copy()
-    starts = found.tokens.starts
-    for item, own in found.by_item():
+    # Each ends after the space behind it.
+    return numbered(found, lambda item: np.cumsum([len(word) + 1 for word in words[item]]))
+
+
+def numbered(windows: Windows, ends_of: Callable[[int], NDArray[np.integer]]) -> Windows:
+    """The same with other words: `ends_of` an item are the characters before which each of its words ends."""
+    numbers, starts = windows.words.copy(), windows.tokens.starts
+    for item, own in windows.by_item():
         low, high = int(starts[own[0]]), int(starts[own[-1] + 1])
-        ends = np.cumsum([len(word) + 1 for word in words[item]])  # after the space behind each word
-        there = found.offsets[low:high, 0] != NOT_THERE
+        there = windows.offsets[low:high, 0] != NOT_THERE
         # A token may begin with the space before its word, so that its last character says which word it is of.
-        last = np.maximum(found.offsets[low:high, 1] - 1, found.offsets[low:high, 0])
-        numbers[low:high] = np.where(there, np.searchsorted(ends, last, side="right"), NOT_THERE)
-    return Windows(found.tokens, found.rows, found.items, found.offsets, numbers, found.begins, found.problems)
+        last = np.maximum(windows.offsets[low:high, 1] - 1, windows.offsets[low:high, 0])
+        numbers[low:high] = np.where(there, np.searchsorted(ends_of(item), last, side="right"), NOT_THERE)
+    return replace(windows, words=numbers)
 
 
 def overlap_of(limit: int, overlap: int | None) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 from thresher.config import TrainConfig
 from thresher.errors import ConfigError, DataError
 from thresher.models.classes import check_class_order, check_classes
+from thresher.tasks.more import check_beside
 from thresher.tasks.task import Task, labelled
 from thresher.training.method import Method
 from thresher.training.registry import method_named
@@ -38,6 +39,8 @@ def check_given(
     labelled(task.train, name=spec.name)  # all rows of a split have labels, or none
     if labelled(task.selection, name=spec.name):
         spec.truth(task.selection)  # refuses rows that nothing can be judged by
+    if task.more:
+        check_beside(task)
     if finetune and spec.training_rows(task.train)[0].label is None:
         raise ConfigError(
             f"finetune trains a head on labels, and the training rows of task {spec.name} have none to train on; "

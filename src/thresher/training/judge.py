@@ -55,7 +55,9 @@ class Judge:
         self._shape = encoder_shape(model)
         self.labelled = labelled(task.selection, name=task.spec.name)
         self._selection = selection
-        self._truth = task.spec.truth(task.selection, data=selection) if self.labelled else None
+        # These rows choose: what they are judged by also chooses the null threshold.
+        chosen = task.spec.truth(task.selection, data=selection).with_threshold(None) if self.labelled else None
+        self._truth = chosen
         self.batches = padded_batches(selection, pad_id=pad_id, device=accelerator.device.type)
 
     def refer_to(self, dense: Tensor) -> None:

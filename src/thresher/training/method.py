@@ -10,11 +10,17 @@ from torch import Tensor, nn
 
 from thresher.config import TrainConfig
 from thresher.core.cost import EncoderShape
+from thresher.errors import ConfigError
 from thresher.models.attach import gates_of
 from thresher.models.rules import Rule
 from thresher.training.budget import GateScaler, Scaler, check_reachable, nudge, resting_from, scale_to_target
+from thresher.training.falling import FallingShares
 from thresher.training.objective import Loss, Losses, hard_loss, soft_loss
 from thresher.training.progress import Silent
+
+FALLING = "falling"  # the ramp that is fitted before the soft stage
+FALL_WIDTH = 3.0  # layers of 12
+FALL_FLOOR = 0.1  # of the target: an infinite threshold would learn nothing
 
 
 @dataclass(frozen=True)
@@ -93,8 +99,8 @@ class Method:
     def soft_loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         raise NotImplementedError
 
-    def after_soft_step(self) -> None:
-        """What was learned may have left its range."""
+    def after_soft_step(self, flops: float | None) -> None:
+        """What was learned may have left its range. `flops`: what the step's rows cost, relative to dense."""
 
     def before_hard_step(self, progress: float) -> None:
         """Chance is seeded for the step. A recorded step sees what is put into tensors here."""
@@ -105,6 +111,9 @@ class Method:
 
     def after_hard_step(self, step: int, *, steps: int, flops: float | None, kept: list[float]) -> None:
         """Hold the target while the weights change."""
+
+    def refit(self) -> None:
+        """The weights are others than those of the last step: let the decisions cost what was asked for again."""
 
     def finish(self) -> float | None:
         """Called with the best checkpoint in the model. A method that then chooses once more returns the new score."""
@@ -152,6 +161,10 @@ class Thresholds(Method):
             # Until now thresholds followed what training rows cost, under dropout; what counts is what others will.
             self.meet(self.target, shown=False)
 
+    def refit(self) -> None:
+        if self.target is not None:
+            self.meet(self.target, shown=False)
+
     @functools.cached_property
     def _surplus(self) -> float:
         """By how much training rows cost more than those that the target is meant for, at the first thresholds."""
@@ -168,14 +181,45 @@ class Ltp(Thresholds):
     name = "ltp"
     learns = True
 
+    def begin(self) -> None:
+        super().begin()
+        if self.gates.config.ramp == FALLING and self.target is None:
+            raise ConfigError(f"ramp = '{FALLING}' is fitted to a FLOPs target; give target_flops, or another ramp")
+        if self.config.dual_rate > 0:  # where an interrupted run finds it again
+            self.gates.price = torch.zeros((), device=self.gates.thresholds.device)
+
+    @property
+    def price(self) -> Tensor | None:
+        """Of a unit of relative FLOPs: a multiplier that rises while they are above the target; None where there is
+        none, or none is needed."""
+        return None if self.target is None else self.gates.price
+
+    def meet(self, target: float, *, shown: bool = True) -> float:
+        if self.gates.config.ramp != FALLING or self.gates.mode != "soft":
+            return super().meet(target, shown=shown)
+        layers = self.run.shape.layers
+        start = FallingShares(
+            self.gates, width=max(1.0, FALL_WIDTH * layers / 12), centre=target * layers, floor=FALL_FLOOR * target
+        )
+        reached = self._scale(start, target, shown=shown)
+        self.gates.rule = None
+        self.gates.set_thresholds(start.fitted.thresholds())
+        return reached
+
     def before_soft_step(self, progress: float) -> None:
         config = self.config
         self.gates.temperature = config.temperature * (config.final_temperature / config.temperature) ** progress
 
     def soft_loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        return soft_loss(model, batch, config=self.config, shape=self.run.shape, means=self.run.means)
+        return soft_loss(model, batch, config=self.config, shape=self.run.shape, means=self.run.means, price=self.price)
 
-    def after_soft_step(self) -> None:
+    def finish(self) -> float | None:
+        self.gates.price = None
+        return super().finish()
+
+    def after_soft_step(self, flops: float | None) -> None:
+        if self.price is not None and flops is not None and self.target is not None:
+            self.price.add_(self.config.dual_rate * (flops - self.target)).clamp_(min=0.0)
         if self.target is not None:  # below zero a threshold means nothing, and scaling it would invert it
             with torch.no_grad():
                 self.gates.thresholds.clamp_(min=0.0)

@@ -57,9 +57,16 @@ def finetune_loss(model: nn.Module, batch: dict[str, Tensor], *, means: str | No
 
 
 def soft_loss(
-    model: nn.Module, batch: dict[str, Tensor], *, config: TrainConfig, shape: EncoderShape, means: str | None = None
+    model: nn.Module,
+    batch: dict[str, Tensor],
+    *,
+    config: TrainConfig,
+    shape: EncoderShape,
+    means: str | None = None,
+    price: Tensor | None = None,
 ) -> Loss:
-    """Task loss plus the price of keeping tokens: the paper's L1 term, or the distance to the FLOPs target."""
+    """Task loss plus the price of keeping tokens: the paper's L1 term, or the distance to the FLOPs target, squared or
+    at a given `price` for each unit."""
     logits = outputs_in(model(**model_inputs(batch)))
     trace = gates_of(model).trace
     assert trace is not None  # the forward pass above leaves one
@@ -67,7 +74,9 @@ def soft_loss(
     total = taught_loss(logits, batch, config=config, means=means)
     if config.lambda_ is not None:
         total = total + config.lambda_ * keep_regulariser(trace.gates, alive=trace.alive[0], protected=trace.protected)
-    if config.target_flops is not None:
+    if config.target_flops is not None and price is not None:
+        total = total + price * (flops - config.target_flops)
+    elif config.target_flops is not None:
         total = total + config.budget_weight * budget_term(flops, config.target_flops)
     return Loss(total=total, flops=flops.detach())
 
@@ -81,7 +90,8 @@ def hard_loss(
     teacher: nn.Module | None,
     means: str | None = None,
 ) -> Loss:
-    """Task loss at fixed decisions, mixed with distillation from the dense teacher."""
+    """Task loss at fixed decisions, mixed with distillation from the dense teacher. What is kept is told of rows with
+    labels, if only some have any: the target is meant for rows like these."""
     outputs = model(**model_inputs(batch), output_hidden_states=teacher is not None)
     trace = gates_of(model).trace
     assert trace is not None  # the forward pass above leaves one
@@ -90,16 +100,43 @@ def hard_loss(
         with torch.no_grad():
             wanted = teacher(**model_inputs(batch), output_hidden_states=True).hidden_states
         states = hidden_distillation_loss(
-            outputs.hidden_states, wanted, which=config.distill_states, alive=trace.alive[0]
+            outputs.hidden_states,
+            wanted,
+            which=config.distill_states,
+            layers=config.distill_layers,
+            alive=trace.alive[0],
+            kept=trace.outputs_at(),
         )
         total = total + config.distill_hidden * states
-    return Loss(total=total, flops=relative_flops(shape, trace.lengths(), trace.kept()), kept=trace.kept_shares())
+    own = labelled_rows(batch) or None
+    flops = relative_flops(shape, trace.lengths()[:own], trace.kept()[:own])
+    return Loss(total=total, flops=flops, kept=trace.kept_shares(own))
 
 
 def taught_loss(logits: Tensor, batch: dict[str, Tensor], *, config: TrainConfig, means: str | None = None) -> Tensor:
     """Task loss, mixed with the distance to the dense teacher's predictions where the batch has them; rows without
-    labels learn from the teacher alone. Of tags, only tokens whose label counts are taught, where there are labels."""
+    labels, which come last, learn from the teacher alone. Of tags, only tokens whose label counts are taught, where
+    there are labels."""
     alive, temperature = batch["attention_mask"].bool(), config.distill_temperature
+    rows, own = len(logits), labelled_rows(batch)
+    if own in (0, rows):
+        return _taught_alike(logits, batch, alive=alive, config=config, means=means)
+    first = {"labels": batch["labels"], "targets": batch["targets"][:own]}
+    loss = _taught_alike(logits[:own], first, alive=alive[:own], config=config, means=means)
+    more = distillation_loss(logits[own:], batch["targets"][own:], temperature=temperature, means=means)
+    return (own * loss + (rows - own) * more) / rows
+
+
+def labelled_rows(batch: dict[str, Tensor]) -> int:
+    """How many of the batch's rows have labels: its first ones."""
+    return len(batch["labels"]) if "labels" in batch else 0
+
+
+def _taught_alike(
+    logits: Tensor, batch: dict[str, Tensor], *, alive: Tensor, config: TrainConfig, means: str | None
+) -> Tensor:
+    """Of rows that all have labels, or none."""
+    temperature = config.distill_temperature
     if "labels" not in batch:
         return distillation_loss(logits, batch["targets"], temperature=temperature, means=means, alive=alive)
     loss = task_loss(logits, batch["labels"], means=means, alive=alive)

@@ -1,6 +1,8 @@
 """Rows as a model reads them, those that costs are measured on, and what of them can never be saved."""
 
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,11 +10,11 @@ from torch import Tensor
 
 from thresher.config import PruneConfig
 from thresher.core.gates import protected_tokens
-from thresher.models.defaults import longest_read
+from thresher.models.defaults import longest_read, positions_of, prompt_of
 from thresher.models.predict import Batch
-from thresher.tasks.encode import EncodedSet, collate, padded_batches, usable_positions
+from thresher.tasks.encode import EncodedSet, collate, padded_batches
 from thresher.tasks.encode_tokens import encode_for
-from thresher.tasks.task import TaskSpec
+from thresher.tasks.task import Task, TaskSpec
 
 ROWS, BATCH = 384, 64
 
@@ -21,9 +23,38 @@ def encoded(
     model: Any, tokenizer: Any, spec: TaskSpec, examples: Sequence[Any], *, max_length: int | None
 ) -> EncodedSet:
     """What a model under training reads of rows."""
-    length, positions = longest_read(model, tokenizer, max_length), usable_positions(model.config)
+    length, positions = longest_read(model, tokenizer, max_length), positions_of(model, max_length)
     options: Any = {"max_length": length, "positions": positions, "truncation": spec.truncation}
     return encode_for(spec.means, tokenizer, examples, **options)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a run reads: rows to train on, rows without labels beside them, and those that choose."""
+
+    train: EncodedSet
+    more: EncodedSet
+    selection: EncodedSet
+
+    @property
+    def longest(self) -> int:
+        """Tokens of any row."""
+        return max(self.train.lengths + self.more.lengths + self.selection.lengths)
+
+    def truncation(self) -> list[str]:
+        """What is to be said of rows that are longer than the limit."""
+        named = {"training": self.train, "more": self.more, "selection": self.selection}
+        return [text for name, rows in named.items() for text in rows.truncation(name)]
+
+
+def read_rows(model: Any, tokenizer: Any, task: Task, *, max_length: int | None) -> Rows:
+    spec, prompt = task.spec, prompt_of(model)
+    read = functools.partial(encoded, model, tokenizer, spec, max_length=max_length)
+    return Rows(
+        train=read(spec.training_rows(task.train, prompt=prompt)),
+        more=read(task.more) if task.more else EncodedSet([], 0, 0),
+        selection=read(spec.inputs(task.selection, prompt=prompt)),
+    )
 
 
 def cost_sample(data: EncodedSet, *, pad_id: int, seed: int, mixed: bool) -> list[Batch]:

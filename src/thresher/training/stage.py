@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from accelerate import Accelerator
@@ -27,7 +27,8 @@ TOO_MANY = 0.1  # of a stage's steps that change nothing
 class StagePlan:
     """What a stage does. `before_step(progress)` runs before every optimizer step, and after it
     `after_step(step, flops, kept)`, kept being the share of tokens that every layer left. `targets` are the
-    teacher's; batches carry those of their rows. `recordable`: nothing but tensors changes from step to step."""
+    teacher's; batches carry those of their rows. Every batch ends with so many of the rows `more`, which have no labels
+    and come after the others in `targets`. `recordable`: nothing but tensors changes from step to step."""
 
     name: str
     steps: int
@@ -35,6 +36,8 @@ class StagePlan:
     before_step: Callable[[float], None] = lambda progress: None
     after_step: Callable[[int, float | None, list[float]], None] = lambda step, flops, kept: None
     targets: Targets | None = None
+    more: Sequence[Encoded] = ()
+    more_in_batch: int = 0
     recordable: bool = True
 
 
@@ -96,25 +99,26 @@ def run_stage(
     )
     recorded = settings.record and plan.recordable and device.type == "cuda" and world * settings.accumulate == 1
     take_step = Recorded(step_now) if recorded else step_now
+    everything = [*rows, *plan.more]
 
     def batch_of(chosen: list[int]) -> dict[str, Tensor]:
-        batch = collate([rows[i] for i in chosen], pad_id=pad_id, pad_to=PAD_TO if recorded else 1)
+        batch = collate([everything[i] for i in chosen], pad_id=pad_id, pad_to=PAD_TO if recorded else 1)
         if plan.targets is not None:
             batch["targets"] = plan.targets.of(chosen, tokens=batch["input_ids"].shape[1])
         return {name: value.to(device) for name, value in batch.items()}
 
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     progress.begin(plan.name, total=steps, done=start)
-    for step, chosen in _step_batches(rows, steps, start=start, settings=settings):
+    for step, chosen, more in _plan_batches(plan, rows, start=start, settings=settings):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             set_rate(group, rate * _schedule(step, steps, settings.warmup))
         torch.manual_seed(_seed_for(settings.seed, plan.name, step, rank))
         plan.before_step(step / steps)
-        mine = _shares(chosen, world * settings.accumulate)[
-            rank * settings.accumulate : (rank + 1) * settings.accumulate
-        ]
+        whole, pieces = len(chosen) + len(more), world * settings.accumulate
+        each = [a + b for a, b in zip(_shares(chosen, pieces), _shares(more, pieces), strict=True)]
+        mine = each[rank * settings.accumulate : (rank + 1) * settings.accumulate]
         # Gradients are averaged over processes; the weight turns that into a mean over the whole batch.
-        parts = [(batch_of(micro), len(micro) * world / len(chosen)) for micro in mine]
+        parts = [(batch_of(micro), len(micro) * world / whole) for micro in mine]
         loss, *rest = accelerator.reduce(take_step(parts), reduction="mean").tolist()
         flops, kept = (rest[0], rest[1:]) if rest else (None, [])
         plan.after_step(step, flops, kept)
@@ -150,6 +154,20 @@ def _step_batches(
                 yield step, batch
             step += 1
         epoch += 1
+
+
+def _plan_batches(
+    plan: StagePlan, rows: Sequence[Encoded], *, start: int, settings: LoopSettings
+) -> Iterator[tuple[int, list[int], list[int]]]:
+    """Every step's batch, and the rows without labels that come on top of it, numbered after `rows`."""
+    own = _step_batches(rows, plan.steps, start=start, settings=settings)
+    if not plan.more_in_batch:
+        yield from ((step, chosen, []) for step, chosen in own)
+        return
+    size = replace(settings, batch_size=plan.more_in_batch)
+    beside = _step_batches(plan.more, plan.steps, start=start, settings=size)
+    for (step, chosen), (_, more) in zip(own, beside, strict=True):
+        yield step, chosen, [len(rows) + row for row in more]
 
 
 def _shares(items: list[int], parts: int) -> list[list[int]]:

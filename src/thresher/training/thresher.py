@@ -1,85 +1,39 @@
 """Thresholds that keep a given share of the tokens in every layer, for the shape of shares that suits the task best.
 
 Shares fall linearly through the layers, over a few of them or over many: at one cost there is a shape for every width,
-from "everything at once" to "a little in every layer". Several shapes share the first steps; the one whose predictions
-stay nearest to the dense model's gets the rest.
+from "everything at once" to "a little in every layer". They fall to protected tokens alone, or to a floor. Several
+shapes share the first steps; the one whose predictions stay nearest to the dense model's gets the rest.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from thresher.core.gates import falling_shares, hard_keep, limit_of, threshold_leaving
+from thresher.core.gates import hard_keep, limit_of
 from thresher.errors import ConfigError
-from thresher.models.gating import Gates, Trace
+from thresher.models.gating import Trace
 from thresher.models.rules import Rule
 from thresher.training.budget import resting_from
+from thresher.training.falling import FallingShares
 from thresher.training.method import Method
 
 WIDTHS = (1.0, 3.0, 5.0, 8.0)  # layers of 12 over which tokens fall
 # An embedding is no single decision: where tokens fall to the first one alone, most of it is lost.
 EMBEDDING_WIDTHS = (8.0, 24.0, 48.0)
-TOKEN_WIDTHS = (3.0, 8.0, 24.0)  # nor are the outputs of many tokens, but most tokens matter little to an answer
-ROUNDS = (0.15, 0.3)  # of the steps: after the first the worse half of the shapes goes, after the last all but one
+TOKEN_WIDTHS = (1.0, 3.0)  # the question must have met its context before much of that goes
+TOKEN_FLOORS = (0.0, 0.4)
 GAIN = 0.1  # of a threshold's logarithm, for the error of its layer's share
 
 
-class ByQuantile(Rule):
-    """Drops at the threshold that leaves each layer's share of the batch, and remembers these thresholds."""
-
-    name = "by_quantile"
-
-    def __init__(self, shares: Sequence[float]) -> None:
-        super().__init__()
-        self.shares = shares
-        self._seen: list[list[tuple[float, int]]] = [[] for _ in shares]  # threshold and tokens of every batch
-
-    def keep(self, layer: int, scores: Tensor, trace: Trace) -> Tensor:
-        alive, protected = trace.alive[-1], trace.protected
-        at_first = int((trace.alive[0] & ~protected).sum())
-        threshold = threshold_leaving(self.shares[layer], scores[alive & ~protected], of=at_first)
-        self._seen[layer].append((threshold, int(alive.sum())))
-        return hard_keep(scores, threshold, alive=alive, protected=protected)
-
-    def thresholds(self) -> list[float]:
-        """Of each layer, the mean over the batches; 0 where nothing is dropped."""
-        found = []
-        for seen in self._seen:
-            mean = sum(value * count for value, count in seen) / sum(count for _, count in seen)
-            found.append(max(0.0, mean))
-        return found
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "shares": list(self.shares)}
-
-
-class Fall:
-    """Finds where shares must fall for a target: the larger the factor, the earlier. It leaves the gates
-    with the rule `fitted`, which knows the thresholds."""
-
-    def __init__(self, gates: Gates, *, width: float, centre: float, floor: float = 0.0) -> None:
-        self._gates, self._width, self._centre, self._floor = gates, width, centre, floor
-        self._tried: dict[float, ByQuantile] = {}
-
-    def apply(self, factor: float) -> None:
-        """What was tried before comes back with the thresholds that were found then."""
-        if factor not in self._tried:
-            layers, collapse_last = len(self._gates.thresholds), self._gates.config.collapse_last
-            shares = falling_shares(
-                self._centre / factor, self._width, layers=layers, collapse_last=collapse_last, floor=self._floor
-            )
-            self._tried[factor] = ByQuantile(shares)
-        self.fitted = self._gates.rule = self._tried[factor]
-
-
-class Shapes(Rule):
+class Race(Rule):
     """The shapes that are still in the race, with thresholds each; one of them decides at a time."""
 
-    name = "shapes"
+    name = "race"
     shares: Tensor  # (shapes, layers)
     thresholds: Tensor  # (shapes, layers)
     racing: Tensor  # (shapes,)
@@ -122,7 +76,6 @@ class Thresher(Method):
 
     name = "thresher"
     adjusts = "shares"
-    floor: ClassVar[float] = 0.0  # the share that no layer goes below
 
     def begin(self) -> None:
         layers, config = self.run.shape.layers, self.gates.config
@@ -130,17 +83,19 @@ class Thresher(Method):
             raise ConfigError(
                 "method = 'thresher' ends in layers that keep only protected tokens; add 'first' to protect"
             )
-        own = {"embedding": EMBEDDING_WIDTHS, "span": TOKEN_WIDTHS, "tags": TOKEN_WIDTHS}.get(self.run.means, WIDTHS)
-        widths = self.config.widths or own
-        self._widths = list(dict.fromkeys(max(1.0, width * layers / 12) for width in widths))
-        self.searches = len(self._widths)
+        tokens = self.run.means in ("span", "tags")
+        own = TOKEN_WIDTHS if tokens else EMBEDDING_WIDTHS if self.run.means == "embedding" else WIDTHS
+        floors = self.config.floors or (TOKEN_FLOORS if tokens else (0.0,))
+        widths = dict.fromkeys(max(1.0, width * layers / 12) for width in self.config.widths or own)
+        self._shapes = list(itertools.product(widths, floors))
+        self.searches = len(self._shapes)
         mean_score = 1.0 if config.scale == "relative" else 1.0 / float(self.run.lengths.float().mean())
-        self._begin_with(Shapes(len(self._widths), layers, floor=0.01 * mean_score))
+        self._begin_with(Race(len(self._shapes), layers, floor=0.01 * mean_score))
 
     @property
-    def rule(self) -> Shapes:
+    def rule(self) -> Race:
         rule = self.gates.rule
-        assert isinstance(rule, Shapes)  # set in begin
+        assert isinstance(rule, Race)  # set in begin
         return rule
 
     def meet(self, target: float) -> float:
@@ -155,14 +110,21 @@ class Thresher(Method):
         rule = self.rule
         race = rule.in_race()
         rule.track(race[step % len(race)], kept)
-        for share in ROUNDS:
+        end = self.config.race_end
+        for share, left in ((end / 2, (len(race) + 1) // 2), (end, 1)):
             if step == int(share * steps) and len(race) > 1:
-                left = 1 if share == ROUNDS[-1] else (len(race) + 1) // 2
                 race = self._best_of(race, left, step)
         if step == last and self.target is not None:
             # Until now thresholds followed what training keeps, under dropout; what counts is what others will keep.
             self._fit(race[0], self.target, shown=False)
         rule.take(race[(step + 1) % len(race)])
+
+    def refit(self) -> None:
+        assert self.target is not None  # a method without a soft stage needs one
+        race = self.rule.in_race()
+        for index in race:
+            self._fit(index, self.target, shown=False)
+        self.rule.take(race[0])
 
     def finish(self) -> float | None:
         race, score = self.rule.in_race(), None
@@ -185,14 +147,23 @@ class Thresher(Method):
 
     def _best_of(self, race: list[int], left: int, step: int) -> list[int]:
         found = {index: self._divergence_of(index) for index in race}
-        kept = sorted(sorted(found, key=lambda index: found[index])[:left])
+        ranked = sorted(found, key=lambda index: found[index])
+        if left > 1 and self.config.narrow_later:
+            narrowest = min(race, key=lambda index: self._shapes[index][0])
+            ranked = [narrowest, *(index for index in ranked if index != narrowest)]
+        kept = sorted(ranked[:left])
         self.rule.racing.copy_(torch.tensor([index in kept for index in range(len(self.rule.racing))]))
-        by_width = {f"{self._widths[index]:g}": value for index, value in found.items()}
+        by_width = {self._name(index): value for index, value in found.items()}
         self._rounds[str(step)] = by_width
         self.run.remember(self._rounds)
-        said = ", ".join(f"{float(width):.3g}: {value:.4f}" for width, value in by_width.items())
+        said = ", ".join(f"{name}: {value:.4f}" for name, value in by_width.items())
         self.run.progress.note(f"divergence from the dense model, by the layers over which tokens fall: {said}")
         return kept
+
+    def _name(self, index: int) -> str:
+        """The width of the fall, and its floor if it has one."""
+        width, floor = self._shapes[index]
+        return f"{width:g} to {floor:g}" if floor else f"{width:g}"
 
     def _divergence_of(self, index: int) -> float:
         """Shapes are compared at the same cost: thresholds are found anew first."""
@@ -204,7 +175,8 @@ class Thresher(Method):
     def _fit(self, index: int, target: float, *, shown: bool) -> float:
         """Find where the fall of this shape must lie, and the thresholds for it."""
         rule = self.rule
-        search = Fall(self.gates, width=self._widths[index], centre=target * self.run.shape.layers, floor=self.floor)
+        width, floor = self._shapes[index]
+        search = FallingShares(self.gates, width=width, centre=target * self.run.shape.layers, floor=floor * target)
         try:
             reached = self._scale(search, target, shown=shown)
         finally:

@@ -3,30 +3,31 @@
 Which tokens are dropped, and what is learned for it, is the method's affair (`training.method`).
 """
 
-import copy
 import functools
 import time
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast, broadcast_object_list
-from torch import Tensor, nn
+from torch import Tensor
 
 from thresher.config import TrainConfig
 from thresher.core.heads import OF_TOKENS
 from thresher.errors import RunError
 from thresher.hardware import choose_precision
 from thresher.interruption import interruptions
-from thresher.models.attach import encoder_shape, gates_of, unprune_, weights_without_gates
+from thresher.models.attach import encoder_shape, gates_of
 from thresher.models.classes import name_classes_
-from thresher.models.defaults import mean_by_, prompt_of
-from thresher.models.predict import Batch
+from thresher.models.defaults import divide_as_trained_, mean_by_
 from thresher.tasks.chance import below_chance
 from thresher.tasks.encode import EncodedSet, padded_batches
 from thresher.tasks.task import Task
+from thresher.training.average import Average
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.guide import Guide, Stopped
@@ -35,11 +36,12 @@ from thresher.training.method import Method, Run, Settled
 from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
 from thresher.training.progress import Silent
-from thresher.training.sample import cost_sample, encoded, protected_counts
+from thresher.training.sample import cost_sample, protected_counts, read_rows
 from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
-from thresher.training.standing import Standing, changed_settings, identity_of
+from thresher.training.state import TrainingState, changed_settings, identity_of
 from thresher.training.targets import Targets
+from thresher.training.teacher import Teacher
 
 
 class Trainer:
@@ -74,73 +76,75 @@ class Trainer:
         method = check_given(model, task, self.config, method, finetune=finetune)
         self.gates.settle_score(method.name)
         mean_by_(model, task.spec.means)
+        divide_as_trained_(model, tags_words=any(row.words for row in task.train))
         name_classes_(model, task.spec.labels, anew=finetune or task.spec.class_order == "user")
-        rows, prompt = task.spec.training_rows, prompt_of(model)
-        read = functools.partial(encoded, model, tokenizer, task.spec, max_length=self.config.max_length)
-        self.train_set = read(rows(task.train, prompt=prompt))
-        self.labelled = self.train_set.rows[0].label is not None
-        self.selection_set = read(task.spec.inputs(task.selection, prompt=prompt))
-        self.pad_id: int = tokenizer.pad_token_id
+        self.rows = read_rows(model, tokenizer, task, max_length=self.config.max_length)
+        self.labelled, self.pad_id = self.rows.train.rows[0].label is not None, int(tokenizer.pad_token_id)
         self.accelerator = Accelerator(cpu=device == "cpu", mixed_precision="no")
-        check_parts(self.config, rows=len(self.train_set.rows), processes=self.accelerator.num_processes)
+        check_parts(self.config, rows=len(self.rows.train.rows), processes=self.accelerator.num_processes)
         self.progress = progress if progress is not None and self.accelerator.is_main_process else Silent()
         self.precision, _ = choose_precision(self.config.precision, self.accelerator.device.type)
         bf16 = self.precision == "bf16"
-        self.judge = Judge(model, self.accelerator, task, self.selection_set, pad_id=self.pad_id, bf16=bf16)
+        self.judge = Judge(model, self.accelerator, task, self.rows.selection, pad_id=self.pad_id, bf16=bf16)
+        self.teacher = Teacher(model, self.judge, dict(teacher or {}))
         memory = Memory(work, resuming=resume, writes=self.accelerator.is_main_process)
-        run = Run(
-            model=model,
-            config=self.config,
-            shape=self.shape,
-            lengths=torch.tensor(self.selection_set.lengths),
-            protected=protected_counts(self.gates.config, self.judge.batches),
-            longest=max(self.train_set.lengths + self.selection_set.lengths),
-            progress=self.progress,
-            cost=lambda: measured_flops(self.model, self._selection_sample),
-            training_cost=lambda: measured_flops(self.model, self._training_sample),
-            evaluate=lambda: self.judge.evaluate(pruned=True),
-            divergence=lambda: self.judge.divergence_from(self._teacher_on_selection),
-            searched=self._searched,
-            recall=memory.recall,
-            remember=memory.remember,
-            means=task.spec.means,
-        )
-        self.method = method(run) if teacher is None else Settled(run)
+        self.method = (method if teacher is None else Settled)(self._run_for_method(memory))
         self.model.to(self.accelerator.device)
         self._first_stage = "soft" if self.method.learns else "hard"
-        self.standing = Standing(stage="finetune" if finetune else self._first_stage)
+        self.state = TrainingState(stage="finetune" if finetune else self._first_stage)
         self._best: dict[str, Tensor] = {}
-        self._teacher = dict(teacher or {})
         self._resumed: dict[str, dict[str, Tensor]] = {}
+        self._average: Average | None = None
         self._began = self._saved = time.monotonic()
         if resume:
             self._restore()
 
-    def fit(self) -> Standing:
+    def _run_for_method(self, memory: Memory) -> Run:
+        mixed = self.gates.config.scale == "paper"
+
+        def cost_on(data: EncodedSet) -> Callable[[], float]:
+            batches = functools.cache(lambda: cost_sample(data, pad_id=self.pad_id, seed=self.config.seed, mixed=mixed))
+            return lambda: measured_flops(self.model, batches())
+
+        return Run(
+            model=self.model,
+            config=self.config,
+            shape=self.shape,
+            lengths=torch.tensor(self.rows.selection.lengths),
+            protected=protected_counts(self.gates.config, self.judge.batches),
+            longest=self.rows.longest,
+            progress=self.progress,
+            cost=cost_on(self.rows.selection),
+            training_cost=cost_on(self.rows.train),
+            evaluate=lambda: self.judge.evaluate(pruned=True),
+            divergence=lambda: self.judge.divergence_from(self.teacher.on_selection),
+            searched=self._searched,
+            recall=memory.recall,
+            remember=memory.remember,
+            means=self.task.spec.means,
+        )
+
+    def fit(self) -> TrainingState:
         """Run what is left of the stages; afterwards the model holds the best pruned checkpoint."""
         with self.progress, self.gates.shortening():
-            if self.standing.stage == "finetune":
+            if self.state.stage == "finetune":
                 self._finetune()
-            if not self._teacher:
+            if not self.teacher.weights:
                 self._fix_teacher()
             elif not self.judge.labelled:
-                self.judge.refer_to(self._teacher_on_selection)
+                self.judge.refer_to(self.teacher.on_selection)
             self.teacher_logits = self.guide.teacher_logits(self._predict_teacher)
-            if self.standing.stage == "soft":
+            if self.state.stage == "soft":
                 self._soft()
             self._hard()
         self.model.eval()
         self.gates.about = {"task": self.task.describe(), "recipe": self.config.to_dict(), **self.method.about()}
-        self.standing.seconds = self._seconds()
-        return self.standing
-
-    def truncation(self) -> list[str]:
-        """What is to be said of rows that are longer than the limit."""
-        return [*self.train_set.truncation("training"), *self.selection_set.truncation("selection")]
+        self.state.seconds = self._seconds()
+        return self.state
 
     def dense_weights(self) -> dict[str, Tensor]:
         """The dense fine-tuned model that the pruned one started from, on the CPU, gates left out."""
-        return self._teacher
+        return self.teacher.weights
 
     # ---- stages
 
@@ -154,15 +158,14 @@ class Trainer:
 
     def _fix_teacher(self) -> None:
         """What the model is now, dense, is the teacher and the baseline."""
-        dense = weights_without_gates(self.model)
-        self._teacher = {name: value.detach().cpu().clone() for name, value in dense.items()}
+        self.teacher.fix()
         found = self.judge.predict(self.judge.batches, pruned=False)
         self.judge.refer_to(found.logits)
-        self.standing.dense = self.judge.score(found)
+        self.state.dense = self.judge.score(found)
         for text in (
-            f"dense: selection score {self.standing.dense['score']:.4f}",
+            f"dense: selection score {self.state.dense['score']:.4f}",
             *one_answer_for_all(self.task.spec, found.logits.numpy()),
-            *below_chance(self.task.spec, self.standing.dense, rows=len(self.task.selection)),
+            *below_chance(self.task.spec, self.state.dense, rows=len(self.task.selection)),
         ):
             self.progress.note(text)
         if first := self.guide.first_weights():
@@ -170,30 +173,31 @@ class Trainer:
 
     def _soft(self) -> None:
         method, config = self.method, self.config
-        self._meet_target()
         self.gates.set_mode("soft", soft_mask=method.soft_mask)
+        self._meet_target()
         plan = StagePlan(
             name="soft",
             steps=self._steps(config.soft_epochs),
             loss=method.soft_loss,
             before_step=method.before_soft_step,
             targets=None if self.labelled else self._targets(),
-            after_step=lambda step, flops, kept: method.after_soft_step(),
+            after_step=lambda step, flops, kept: method.after_soft_step(flops),
             recordable=False,  # its temperature falls
         )
         self._run(plan, lr=config.lr)
         self._next_stage("hard")
 
     def _hard(self) -> None:
-        method, config = self.method, self.config
+        method, config, steps = self.method, self.config, self._hard_steps
         self.gates.set_mode("hard")
         self._meet_target()
-        steps = self._hard_steps
-        teacher = self._teacher_model() if config.distill_hidden > 0 and method.distills else None
+        teacher = self.teacher.model() if config.distill_hidden > 0 and method.distills else None
 
         def hold_target(step: int, flops: float | None, kept: list[float]) -> None:
             method.after_hard_step(step, steps=steps, flops=flops, kept=kept)
             self._agree_on_gates()
+            if self._average is not None:
+                self._average.add(step)
 
         plan = StagePlan(
             name="hard",
@@ -202,34 +206,41 @@ class Trainer:
             before_step=method.before_hard_step,
             after_step=hold_target,
             targets=self._targets() if len(self.teacher_logits) else None,
+            more=self.rows.more.rows,
+            more_in_batch=max(1, round(config.more_ratio * config.batch_size)) if self.rows.more.rows else 0,
             recordable=method.recordable,
         )
         self._run(plan, lr=config.hard_lr or config.lr)
         if not self._best:  # no steps asked for: the decisions as they are
             self._consider(self.judge.evaluate(pruned=True))
         self._restore_best()
-        chosen = method.finish()
-        self.standing.best_score = self.standing.best_score if chosen is None else chosen
+        if (chosen := method.finish()) is not None:
+            self.state.best_score = chosen
 
     # ---- one stage, with evaluations and snapshots on the way
 
     def _run(self, plan: StagePlan, *, lr: float) -> None:
         pruned = plan.name != "finetune"
         optimizer = make_optimizer(self.model, self.config, lr=lr, learn_thresholds=plan.name == "soft")
+        if plan.name == "hard" and self.config.average > 0:  # the optimizer has settled what is trained
+            self._average = Average(self.model, first_step=round((1 - self.config.average) * plan.steps))
+            if "average" in self._resumed:
+                self._average.restore(self._resumed.pop("average"))
         if "optimizer" in self._resumed:
             restore_optimizer(self.model, optimizer, self._resumed.pop("optimizer"))
-        evaluations, standing = self.config.evals_per_stage, self.standing
-        passed_over = torch.tensor(float(standing.passed_over), device=self.accelerator.device)
+        evaluations, state = self.config.evals_per_stage, self.state
+        passed_over = torch.tensor(float(state.passed_over), device=self.accelerator.device)
 
         def checkpoint(step: int) -> float:
-            standing.passed_over = int(passed_over)
-            check_passed_over(standing.passed_over, plan.name, steps=step)
-            found = self.judge.evaluate(pruned=pruned)
-            spoiled = {"passed_over": standing.passed_over} if standing.passed_over else {}
-            standing.history.append({"stage": plan.name, "step": step, **found, **spoiled})
-            standing.step = step
-            if plan.name != "soft":  # the soft stage ends where it ends: its thresholds change until the last step
-                self._consider(found)
+            state.passed_over = int(passed_over)
+            check_passed_over(state.passed_over, plan.name, steps=step)
+            with self._averaged():
+                found = self.judge.evaluate(pruned=pruned)
+                if plan.name != "soft":  # the soft stage ends where it ends: its thresholds change until the last step
+                    self._consider(found)
+            spoiled = {"passed_over": state.passed_over} if state.passed_over else {}
+            state.history.append({"stage": plan.name, "step": step, **found, **spoiled})
+            state.step = step
             more_to_come = plan.name != "hard" or self.method.long_finish
             self._snapshot(optimizer, certainly=step == plan.steps and more_to_come)
             return found["score"]
@@ -238,7 +249,7 @@ class Trainer:
             if step < plan.steps:  # after the last there is nothing left to save
                 self._ask_guide(score)
             if told():
-                standing.step, standing.passed_over = step, int(passed_over)
+                state.step, state.passed_over = step, int(passed_over)
                 self._snapshot(optimizer, certainly=True)
                 raise KeyboardInterrupt
 
@@ -249,28 +260,39 @@ class Trainer:
                 plan,
                 self.model,
                 optimizer,
-                self.train_set.rows,
+                self.rows.train.rows,
                 pad_id=self.pad_id,
                 settings=self._loop_settings(),
                 accelerator=self.accelerator,
                 progress=self.progress,
-                start=standing.step,
+                start=state.step,
                 checkpoints={max(1, plan.steps * i // evaluations) for i in range(1, evaluations + 1)},
                 on_checkpoint=checkpoint,
                 after_step=stop_if_told,
                 passed_over=passed_over,
             )
-        if standing.passed_over:
+        if state.passed_over:
             self.progress.note(
-                f"{standing.passed_over} of {plan.steps} steps were passed over: their gradients were not finite"
+                f"{state.passed_over} of {plan.steps} steps were passed over: their gradients were not finite"
             )
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """What is judged, and may be kept, is the mean of the weights, once there is one."""
+        if self._average is None or self._average.count == 0:
+            yield
+            return
+        with self._average.in_place():
+            self.method.refit()
+            self._agree_on_gates()
+            yield
 
     def _consider(self, found: dict[str, float]) -> None:
         """Keep this checkpoint if it is the best so far; one within the FLOPs target always beats one that is not."""
-        target, standing = self.method.target, self.standing
+        target, state = self.method.target, self.state
         fits = target is None or "relative_flops" not in found or found["relative_flops"] <= target + SLACK
-        if standing.best_score is None or (fits, found["score"]) >= (standing.best_fits, standing.best_score):
-            standing.best_score, standing.best_fits = found["score"], fits
+        if state.best_score is None or (fits, found["score"]) >= (state.best_fits, state.best_score):
+            state.best_score, state.best_fits = found["score"], fits
             self._best = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
 
     def _restore_best(self) -> None:
@@ -278,13 +300,13 @@ class Trainer:
             self.model.load_state_dict(self._best)
 
     def _next_stage(self, name: str) -> None:
-        self.standing.stage, self.standing.step = name, 0
-        self.standing.best_score, self.standing.best_fits, self.standing.passed_over = None, False, 0
+        self.state.stage, self.state.step = name, 0
+        self.state.best_score, self.state.best_fits, self.state.passed_over = None, False, 0
         self._best = {}
 
     def _meet_target(self) -> None:
         """At the start of a stage: let hard pruning cost what was asked for."""
-        if (target := self.method.target) is None or self.standing.step > 0:
+        if (target := self.method.target) is None or self.state.step > 0:
             return
         self.progress.begin(self.method.adjusts, total=SEARCH_STEPS * self.method.searches)
         reached = self.method.meet(target)
@@ -296,7 +318,7 @@ class Trainer:
         self._ask_guide()
 
     def _ask_guide(self, score: float | None = None) -> None:
-        if reason := self.guide.reason_to_stop(self.standing.stage, score):
+        if reason := self.guide.reason_to_stop(self.state.stage, score):
             raise Stopped(reason)
 
     def _agree_on_gates(self) -> None:
@@ -305,44 +327,23 @@ class Trainer:
             for value in self.gates.state_dict().values():
                 value.copy_(broadcast(value.clone()))
 
-    @functools.cached_property
-    def _selection_sample(self) -> list[Batch]:
-        """Targets are meant for rows like these; training rows may be shorter."""
-        return self._sample(self.selection_set)
-
-    @functools.cached_property
-    def _training_sample(self) -> list[Batch]:
-        return self._sample(self.train_set)
-
-    def _sample(self, data: EncodedSet) -> list[Batch]:
-        return cost_sample(data, pad_id=self.pad_id, seed=self.config.seed, mixed=self.gates.config.scale == "paper")
-
     # ---- the teacher
 
     def _predict_teacher(self) -> Tensor:
-        """(rows, outputs) logits of the dense teacher on the training rows: once, not once an epoch."""
-        wanted = self.config.distill > 0 and self.method.distills and self._hard_steps > 0
-        if self.labelled and not wanted:
+        """(rows, outputs) logits of the dense teacher on the training rows, and then on those without labels beside
+        them: once, not once an epoch."""
+        distils = (self.config.distill > 0 or bool(self.rows.more.rows)) and self.method.distills
+        if self.labelled and not (distils and self._hard_steps > 0):
             return torch.empty(0)
         self.progress.begin("teacher", total=1)
-        batches = padded_batches(self.train_set, pad_id=self.pad_id, device=self.accelerator.device.type)
-        found = self.judge.predict_with(self._teacher, batches)
+        rows = replace(self.rows.train, rows=self.rows.train.rows + self.rows.more.rows)
+        found = self.teacher.predict(padded_batches(rows, pad_id=self.pad_id, device=self.accelerator.device.type))
         self.progress.step()
         return found
 
     def _targets(self) -> Targets:
-        lengths = tuple(self.train_set.lengths) if self.task.spec.means in OF_TOKENS else None
+        lengths = tuple(self.rows.train.lengths) if self.task.spec.means in OF_TOKENS else None
         return Targets(self.teacher_logits, lengths)
-
-    @functools.cached_property
-    def _teacher_on_selection(self) -> Tensor:
-        return self.judge.predict_with(self._teacher, self.judge.batches)
-
-    def _teacher_model(self) -> nn.Module:
-        model: nn.Module = copy.deepcopy(self.model)
-        unprune_(model)
-        model.load_state_dict(self._teacher)
-        return model.to(self.accelerator.device).eval().requires_grad_(False)
 
     # ---- interruption
 
@@ -356,9 +357,10 @@ class Trainer:
                 "model": self.model.state_dict(),
                 "optimizer": optimizer_tensors(self.model, optimizer),
                 "best": self._best,
-                "teacher": self._teacher,
+                "teacher": self.teacher.weights,
+                **({} if self._average is None else {"average": self._average.state()}),
             }
-            about = {"identity": self._identity, "standing": {**asdict(self.standing), "seconds": self._seconds()}}
+            about = {"identity": self._identity, "standing": {**asdict(self.state), "seconds": self._seconds()}}
             write_snapshot(self.work, groups, about)
             self._saved = time.monotonic()
         self.accelerator.wait_for_everyone()
@@ -371,24 +373,24 @@ class Trainer:
             raise RunError(
                 f"the interrupted run had other settings for: {', '.join(changed)}; resume with the same ones"
             )
-        self.standing = Standing(**about["standing"])
+        self.state = TrainingState(**about["standing"])
         self.model.load_state_dict(groups["model"])
-        self._best, self._teacher = groups.get("best", {}), groups.get("teacher", {})
-        self._resumed = {"optimizer": groups.get("optimizer", {})}
-        self.progress.note(f"resuming at stage {self.standing.stage}, step {self.standing.step}")
+        self._best, self.teacher.weights = groups.get("best", {}), groups.get("teacher", {})
+        self._resumed = {name: groups[name] for name in ("optimizer", "average") if groups.get(name)}
+        self.progress.note(f"resuming at stage {self.state.stage}, step {self.state.step}")
 
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
         model = [self.model.config.model_type, *self.shape.numbers()]
-        rows = (self.train_set, self.selection_set)
+        rows = (self.rows.train, self.rows.selection, self.rows.more)
         return identity_of(self.config, self.gates.config, model=model, finetune=self.finetune, rows=rows)
 
     def _seconds(self) -> float:
-        return self.standing.seconds + time.monotonic() - self._began
+        return self.state.seconds + time.monotonic() - self._began
 
     def _steps(self, *epochs: float) -> int:
         """Optimizer steps of stages of so many epochs, together."""
-        return sum(total_steps(len(self.train_set.rows), each, self._loop_settings()) for each in epochs)
+        return sum(total_steps(len(self.rows.train.rows), each, self._loop_settings()) for each in epochs)
 
     @property
     def _hard_steps(self) -> int:

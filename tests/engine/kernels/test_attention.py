@@ -81,6 +81,14 @@ def test_value_vectors_of_length_zero(device: str) -> None:
     assert received is not None and not received[:, :305].any()
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_some_queries_are_found_by_positions_alone(device: str) -> None:
+    given, named = inputs([5, 300], torch.float32, device)
+    for way in (attention, attention_reference):
+        with pytest.raises(ValueError, match="score_queries = 8 goes by original positions; give positions"):
+            way(*given, **named, score_queries=8)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("score", SCORES)

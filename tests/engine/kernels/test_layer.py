@@ -51,7 +51,7 @@ class OneLayer:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("score", SCORES)
-def test_a_pruned_layer(score: str, device: str) -> None:
+def test_a_pruned_layer_agrees_with_its_twin(score: str, device: str) -> None:
     reference: Any = Reference.__new__(Reference)
     reference.plan = PruningPlan(thresholds=(0.0,), score=score)
     reference.weights, reference.distance_bias = OneLayer(), None

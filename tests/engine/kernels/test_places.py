@@ -18,9 +18,11 @@ from tests.engine.kernels.cases import (
     numbers,
     starts,
 )
+from thresher.engine.kernels import long_runs
 from thresher.engine.kernels.attention import attention, attention_reference
 from thresher.engine.kernels.distances import Distances, distance_products
 from thresher.engine.kernels.first import attend_first, attend_first_reference
+from thresher.engine.kernels.long_runs import counted_rows, counted_rows_reference
 
 HEADS = 2
 BIG: dict[str, list[int]] = {
@@ -77,6 +79,7 @@ def check(
     device: str,
     *,
     score: str | None = "attention",
+    score_queries: int = 1,
     heads: int = HEADS,
     head_width: int = 12,
     **places: Any,
@@ -84,9 +87,10 @@ def check(
     live, cu_seqlens = sum(lengths), starts(lengths, device)
     qkv = numbers(live + SPARE, 3 * heads * head_width, dtype=dtype, device=device, live=live)
     named = {"heads": heads, "max_length": max(lengths), "positions": places_of(lengths, device), **places}
-    context, received = attention(qkv, cu_seqlens, score=score, **named)
-    plain, rounded = attention_reference(qkv, cu_seqlens, score=score, **named)
-    truth, scores = attention_reference(qkv.double(), cu_seqlens, score=score, **exact(named))
+    judged: Any = {"score": score, "score_queries": score_queries}
+    context, received = attention(qkv, cu_seqlens, **judged, **named)
+    plain, rounded = attention_reference(qkv, cu_seqlens, **judged, **named)
+    truth, scores = attention_reference(qkv.double(), cu_seqlens, **judged, **exact(named))
     assert_as_exact_as_plain_torch(context[:live], plain[:live], truth[:live])
     if score is None:
         assert received is None
@@ -107,20 +111,55 @@ def check(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("batch", BATCHES)
-def test_windows(batch: str, window: int, device: str) -> None:
+def test_windows_agree_with_the_twin(batch: str, window: int, device: str) -> None:
     check(BATCHES[batch], torch.float32, device, window=window)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("batch", BATCHES)
-def test_distances(batch: str, device: str) -> None:
+def test_distances_agree_with_the_twin(batch: str, device: str) -> None:
     lengths = BATCHES[batch]
     check(lengths, torch.float32, device, distances=distances_of(lengths, torch.float32, device), divisor=6.0)
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score_queries", [0, 4, 8])
+@pytest.mark.parametrize("batch", ["mixed", "an empty run", "several blocks", "one past a tile"])
+def test_some_queries_stand_for_all(batch: str, score_queries: int, score: str, device: str) -> None:
+    """Beside whatever else goes by places, and in runs of one tile and of several."""
+    lengths, judged = BATCHES[batch], {"score": score, "score_queries": score_queries}
+    check(lengths, torch.float32, device, **judged)
+    check(lengths, torch.float32, device, window=9, **judged)
+    check(lengths, torch.float32, device, distances=distances_of(lengths, torch.float32, device), **judged)
+    reach = 5 * max(lengths)
+    bias = numbers(2 * reach - 1, HEADS, dtype=torch.float32, device=device, seed=1)
+    check(lengths, torch.float32, device, distance_bias=bias, **judged)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rows", [16, 512])
+@pytest.mark.parametrize("score_queries", [0, 2, 8, 1000])
+def test_the_list_of_queries_that_count_is_the_twins(
+    score_queries: int, rows: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_runs, "LISTED", rows)
+    lengths = [40, 3, 0, 100, 33, 16]
+    cu_seqlens, positions = starts(lengths, device), places_of(lengths, device)
+    given: Any = {"score_queries": score_queries, "short": 16}
+    chosen, up_to = counted_rows(positions, cu_seqlens, **given)
+    expected, expected_up_to = counted_rows_reference(positions, cu_seqlens, **given)
+    for start, length in zip(cu_seqlens.tolist(), lengths, strict=False):
+        if length > 16:
+            run = slice(start, start + length)
+            count = int(expected_up_to[start + length - 1])
+            assert torch.equal(up_to[run], expected_up_to[run])
+            assert torch.equal(chosen[start : start + count], expected[start : start + count])
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("terms", ["keys", "queries"])
-def test_one_term_and_all_at_once(terms: str, device: str) -> None:
+def test_one_term_and_all_at_once_agree_with_the_twin(terms: str, device: str) -> None:
     lengths = [5, 0, 140, 1]
     distances = distances_of(lengths, torch.float32, device, terms=terms)
     check(lengths, torch.float32, device, distances=distances, score="value")
@@ -133,6 +172,7 @@ def test_one_term_and_all_at_once(terms: str, device: str) -> None:
 def test_half_precision(dtype: torch.dtype, score: str, device: str) -> None:
     lengths = BATCHES["mixed"]
     check(lengths, dtype, device, score=score, window=5)
+    check([*lengths, 300], dtype, device, score=score, score_queries=4)
     check(lengths, dtype, device, score=score, distances=distances_of(lengths, dtype, device), divisor=6.0)
 
 
@@ -143,6 +183,9 @@ def test_half_precision(dtype: torch.dtype, score: str, device: str) -> None:
 def test_big_batches(batch: str, score: str | None, dtype: torch.dtype) -> None:
     lengths, shape = BIG[batch], {"heads": 12, "head_width": 64}
     check(lengths, dtype, "cuda", score=score, window=64, **shape)
+    for score_queries in (0, 4, 8, 16) if score else ():
+        check(lengths, dtype, "cuda", score=score, score_queries=score_queries, **shape)
+    check(lengths, dtype, "cuda", score=score, score_queries=8, window=64, **shape)
     distances = distances_of(lengths, dtype, "cuda", span=256, **shape)
     check(lengths, dtype, "cuda", score=score, distances=distances, divisor=192**0.5, **shape)
 
@@ -161,11 +204,12 @@ def test_a_window_that_reaches_everything_is_none(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_text_alone_is_the_same_text_in_a_batch(device: str) -> None:
+@pytest.mark.parametrize("score_queries", [1, 4])
+def test_a_text_alone_is_the_same_text_in_a_batch(score_queries: int, device: str) -> None:
     lengths = [40, 140, 7]
     cu_seqlens, positions = starts(lengths, device), places_of(lengths, device)
     qkv = numbers(sum(lengths) + SPARE, 3 * HEADS * 12, dtype=torch.float32, device=device)
-    given: Any = {"heads": HEADS, "score": "value", "window": 9}
+    given: Any = {"heads": HEADS, "score": "value", "score_queries": score_queries, "window": 9}
     given["distances"] = distances_of(lengths, torch.float32, device)
     together, received = attention(qkv, cu_seqlens, positions=positions, max_length=140, **given)
     assert received is not None

@@ -37,7 +37,7 @@ def inputs(
 
 def check(lengths: list[int], device: str, **more: Any) -> Kept:
     """`more` is for `inputs` or for prune."""
-    names = ("threshold", "scale", "score")
+    names = ("threshold", "scale", "score", "score_queries")
     named = {name: more.pop(name) for name in names if name in more}
     return same_decisions(inputs(lengths, device, **more), **named, max_length=max(lengths))
 
@@ -62,6 +62,20 @@ def test_agrees_with_the_twin(batch: str, score: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("score_queries", [0, 4, 7])
+@pytest.mark.parametrize("batch", BATCHES)
+def test_some_queries_stand_for_all(batch: str, score_queries: int, device: str) -> None:
+    """Scores are larger the fewer they are: here everything is received from all, so thresholds are set apart."""
+    lengths, more = BATCHES[batch], max(1, score_queries // 2)  # positions are even here
+    kept = check(lengths, device, threshold=1.0 * more, score_queries=score_queries)
+    check(lengths, device, threshold=0.02 * more, scale="paper", score_queries=score_queries)
+    by_value = check(lengths, device, threshold=1.0, score="value", score_queries=score_queries)
+    assert torch.equal(by_value.keep, check(lengths, device, threshold=1.0, score="value").keep)
+    if batch == "mixed" and score_queries:
+        assert 5 < int(kept.cu_seqlens[-1]) < 274
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize(("threshold", "kept"), [(0.0, 274), (-1.0, 274), (math.inf, 5), (1e-9, 274)])
 def test_all_or_only_the_first(threshold: float, kept: int, score: str, device: str) -> None:
@@ -80,7 +94,8 @@ def test_ties_are_pruned(device: str) -> None:
 def test_more_tokens_and_runs_than_are_taken_at_once(score: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOKENS", 32)
     monkeypatch.setattr(module, "COUNTS", 32)
-    check([2] * 33 + [100], device, threshold=1.0, heads=1, score=score)
+    for score_queries in (1, 4):
+        check([2] * 33 + [100], device, threshold=1.0, heads=1, score=score, score_queries=score_queries)
 
 
 def scores_by_value(received: Tensor, lengths: list[int]) -> Tensor:
@@ -169,8 +184,16 @@ def test_ten_runs_are_equal(batch: str) -> None:
     seed=st.integers(0, 2**31),
     levels=st.none() | st.integers(1, 8),
     score=st.sampled_from(SCORES),
+    score_queries=st.integers(0, 9),
 )
 def test_equal_scores_give_equal_decisions(
-    lengths: list[int], threshold: float, heads: int, seed: int, levels: int | None, score: str
+    lengths: list[int],
+    threshold: float,
+    heads: int,
+    seed: int,
+    levels: int | None,
+    score: str,
+    score_queries: int,
 ) -> None:
-    check(lengths, HERE, threshold=threshold, heads=heads, seed=seed, levels=levels, score=score)
+    named: Any = {"score": score, "score_queries": score_queries}
+    check(lengths, HERE, threshold=threshold, heads=heads, seed=seed, levels=levels, **named)

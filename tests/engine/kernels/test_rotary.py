@@ -14,7 +14,9 @@ DTYPES = [torch.float32, *HALVES]
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("live", "heads", "head_width", "parts"), [(1, 1, 8, 3), (33, 3, 24, 3), (70, 2, 64, 2)])
-def test_rotation(live: int, heads: int, head_width: int, parts: int, dtype: torch.dtype, device: str) -> None:
+def test_rotation_agrees_with_the_twin(
+    live: int, heads: int, head_width: int, parts: int, dtype: torch.dtype, device: str
+) -> None:
     width = heads * head_width
     columns = (parts - 1) * width
     states = numbers(live + SPARE, parts * width, dtype=dtype, device=device, live=live)
@@ -42,7 +44,7 @@ def test_rotation(live: int, heads: int, head_width: int, parts: int, dtype: tor
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(("live", "width"), [(1, 16), (21, 300)])
-def test_gate(live: int, width: int, activation: str, dtype: torch.dtype, device: str) -> None:
+def test_gate_agrees_with_the_twin(live: int, width: int, activation: str, dtype: torch.dtype, device: str) -> None:
     values = numbers(live + SPARE, 2 * width, dtype=dtype, device=device, live=live)
     count = torch.tensor([live], dtype=torch.int32, device=device)
     found, plain = (way(values, activation=activation, count=count) for way in (gated, gated_reference))

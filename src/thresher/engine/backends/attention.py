@@ -6,6 +6,7 @@ the many that go in. Short runs are computed at once, in fewer operations.
 """
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -32,25 +33,56 @@ def laid_out(parts: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype == torch.float32:
         # The first copies in any dtype, the second only where there was nothing to convert.
         return parts.to(dtype, memory_format=torch.contiguous_format).contiguous().flatten(1, 2)
-    whole = parts.new_zeros(*parts.shape[:3], tokens + idle_rows(tokens, STEP), parts.shape[4], dtype=dtype)
+    whole = parts.new_empty(*parts.shape[:3], tokens + idle_rows(tokens, STEP), parts.shape[4], dtype=dtype)
     whole[:, :, :, :tokens] = parts
+    whole[:, :, :, tokens:] = 0
     return whole.flatten(1, 2)
 
 
 def attend_at_once(
-    query: Tensor, key: Tensor, value: Tensor, *, out: Tensor, bias: Bias | None = None, scored: bool = False
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    out: Tensor,
+    bias: Bias | None = None,
+    scored: bool = False,
+    counted: Tensor | None = None,
 ) -> Tensor | None:
-    """What `Tiles.attend` computes, with all weights at a time, in float32."""
+    """What `Tiles.attend` computes, with all weights at a time, in float32. counted: (runs, queries)."""
     logits = torch.bmm(query / LOG2_E, key.transpose(1, 2))
     if bias is not None:
         logits.add_(bias(slice(None)).flatten(0, 1))
     weights = torch.softmax(logits, dim=-1)
     out.copy_(torch.bmm(weights, value).view(out.shape))
+    if scored and counted is not None:
+        weights.view(*out.shape[:3], -1).mul_(counted[:, None, :, None])
     return weights.sum(dim=1) if scored else None
 
 
+class Room(threading.local):
+    """Memory that a thread keeps for what it computes again and again: with new memory, the first touch of every page
+    costs more than what is computed in it. What is big beside a tile is new each time."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def empty(self, use: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """The same place every time for one use."""
+        numbers = math.prod(shape)
+        if numbers > 2 * TILE:
+            return torch.empty(shape, dtype=dtype)
+        if (use, dtype) not in self.kept or len(self.kept[use, dtype]) < numbers:
+            with torch.inference_mode(False):  # a tensor made in this mode could not be written outside of it
+                self.kept[use, dtype] = torch.empty(numbers, dtype=dtype)
+        return self.kept[use, dtype][:numbers].view(shape)
+
+
+ROOM = Room()
+
+
 class Tiles:
-    """Attention in room for one tile, kept for all runs of a layer: every new one would be cold memory."""
+    """Attention in room for one tile, the same for all runs of a layer, and mostly that of the layer before."""
 
     def __init__(self) -> None:
         self.room: dict[torch.dtype, Tensor] = {}
@@ -65,58 +97,63 @@ class Tiles:
         out: Tensor,
         bias: Bias | None = None,
         scored: bool = False,
+        counted: Tensor | None = None,
     ) -> Tensor | None:
-        """softmax(query key^T + bias) value into `out`; if asked, what keys receive from all queries.
+        """softmax(query key^T + bias) value into `out`; if asked, what keys receive from all queries, or those counted.
 
         query: (runs x heads, queries, head width) times log2(e); key, value: (runs x heads, keys, head width); as
         `laid_out` gives them. In bfloat16, logits are, too, and weights where they meet values. out: (runs, heads,
-        queries, head width) without idle ones, in any dtype. Received: (runs x heads, keys) in float32.
+        queries, head width) without idle ones, in any dtype. counted: boolean (queries,), of a run that comes alone.
+        Received: (runs x heads, keys) in float32.
         """
         key = key.transpose(1, 2)
-        received = torch.zeros(len(query), 1, keys) if scored else None
+        received = torch.zeros(len(query), 1, key.shape[2]) if scored else None
         for rows in tile_rows(*query.shape[:2], keys=keys):
             asking, into = query[:, rows], out[:, :, rows]
-            live = (len(query), into.shape[2], keys)
-            weights, shares = self._powers(asking, key, None if bias is None else bias(rows).flatten(0, 1), live)
+            live = into.shape[2]  # of the tile's rows
+            weights, shares = self._powers(asking, key, None if bias is None else bias(rows).flatten(0, 1), keys)
             if received is not None:
-                received.baddbmm_(shares.transpose(1, 2), weights)
+                asked = shares[:, :live], weights[:, :live]
+                if counted is not None:
+                    chosen = counted[rows].nonzero().squeeze(-1)
+                    # Whole rows: three times as fast as by an index.
+                    asked = shares.index_select(1, chosen), weights.index_select(1, chosen)
+                received.baddbmm_(asked[0].transpose(1, 2), asked[1])
             if value.dtype != weights.dtype:
-                weights = self._halves(weights, asking, key)
-            mixed = torch.bmm(weights, value)[:, : live[1]]
-            torch.mul(mixed.view(*into.shape), shares.view(*into.shape[:3], 1), out=into)
-        return None if received is None else received.squeeze(1)
+                weights = self._empty(weights.shape, value.dtype).copy_(weights)  # where logits were
+            mixed = torch.bmm(weights, value)[:, :live]
+            torch.mul(mixed.view(*into.shape), shares[:, :live].view(*into.shape[:3], 1), out=into)
+        return None if received is None else received.squeeze(1)[:, :keys]
 
-    def _powers(
-        self, query: Tensor, key: Tensor, bias: Tensor | None, live: tuple[int, int, int]
-    ) -> tuple[Tensor, Tensor]:
-        """Powers of two in float32, each row times any number, (live), and 1 / its sum, (units, rows, 1)."""
-        powers = self._logits(query, key, bias, live).exp2_()
+    def _powers(self, query: Tensor, key: Tensor, bias: Tensor | None, keys: int) -> tuple[Tensor, Tensor]:
+        """Powers of two in float32, each row times any number, (units, rows, all keys), zeros for idle keys, and 1 /
+        the row's sum, (units, rows, 1)."""
+        powers = self._logits(query, key, bias, keys).exp2_()
+        powers[:, :, keys:] = 0
         sums = powers.sum(dim=-1, keepdim=True)
         low, high = sums.aminmax()
         if not (float(low) > LOWEST and float(high) < HIGHEST):
-            logits = self._logits(query, key, bias, live)
-            powers = logits.sub_(logits.amax(dim=-1, keepdim=True)).exp2_()
+            logits = self._logits(query, key, bias, keys)
+            powers = logits.sub_(logits[:, :, :keys].amax(dim=-1, keepdim=True)).exp2_()
+            powers[:, :, keys:] = 0
             sums = powers.sum(dim=-1, keepdim=True)
         return powers, sums.reciprocal_()
 
-    def _logits(self, query: Tensor, key: Tensor, bias: Tensor | None, live: tuple[int, int, int]) -> Tensor:
-        """(units, rows, keys) in float32, of live ones."""
-        logits = torch.bmm(query, key, out=self._empty((*query.shape[:2], key.shape[2]), query.dtype))
+    def _logits(self, query: Tensor, key: Tensor, bias: Tensor | None, keys: int) -> Tensor:
+        """(units, rows, all keys) in float32, in one piece: copies of a part of it would be several times as slow."""
+        shape = (*query.shape[:2], key.shape[2])
+        logits = torch.bmm(query, key, out=self._empty(shape, query.dtype))
         if logits.dtype != torch.float32:
-            logits = self._empty(live, torch.float32).copy_(logits[:, : live[1], : live[2]])
-        return logits if bias is None else logits.add_(bias, alpha=LOG2_E)
-
-    def _halves(self, weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Weights in the place of the logits they come from: those of idle tokens are zeros there."""
-        whole = self._empty((*query.shape[:2], key.shape[2]), query.dtype)
-        whole[:, : weights.shape[1], : weights.shape[2]] = weights
-        return whole
+            logits = self._empty(shape, torch.float32).copy_(logits)
+        if bias is not None:
+            logits[:, : bias.shape[1], :keys].add_(bias, alpha=LOG2_E)
+        return logits
 
     def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """The same place every time."""
         numbers = math.prod(shape)
         if dtype not in self.room or len(self.room[dtype]) < numbers:
-            self.room[dtype] = torch.empty(numbers, dtype=dtype)
+            self.room[dtype] = ROOM.empty("tile", (numbers,), dtype)
         return self.room[dtype][:numbers].view(shape)
 
 

@@ -23,6 +23,7 @@ class Backend(Protocol):
     shape: EncoderShape
     tables: Tables
     longest_first: bool  # whether sequences of equal length should be neighbours
+    core_each: bool  # whether parts of a batch may be computed at the same time, each by one core
     row_step: int  # hidden states have a multiple of this many rows; those after the live ones mean nothing
 
     def embed(self, input_ids: Ragged, token_types: Tensor | None) -> Tensor:

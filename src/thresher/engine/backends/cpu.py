@@ -5,7 +5,7 @@ has it; what tokens receive is added up in fp32 in any case.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,13 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.core.layer import LayerSpec, Steps, attention_input, finish
-from thresher.core.places import Relative, rotated, turns
+from thresher.core.places import Relative, turns
 from thresher.core.plan import PruningPlan
+from thresher.core.scores import counted_queries
 from thresher.engine.backends import attention
 from thresher.engine.backends.attention import LOG2_E, Bias, Tiles, attend_at_once, laid_out
 from thresher.engine.backends.feedforward import FeedForward, StaticFeedForward
 from thresher.engine.backends.linear import LINEARS, StaticInt8, check_int8
-from thresher.engine.backends.relative import relative_bias, scaled_for_logits
+from thresher.engine.backends.relative import long_bias, relative_bias, scaled_for_logits
+from thresher.engine.backends.rotary import rotate_
 from thresher.engine.backends.windows import in_windows, window_bias
 from thresher.engine.inputs import Tables
 from thresher.engine.plain import convolved, embedded, joined, normed
@@ -30,7 +32,8 @@ from thresher.errors import ModelError
 from thresher.hardware import native_bf16_on_cpu
 
 LONG = 64  # tokens from which on attention is in tiles: products of single heads are faster in bf16 then
-ROWS = 2048  # from attention to the layer's end at a time, so that what is computed on the way stays in the cache
+ROWS = 2048  # of a product at a time, so that what is computed on the way stays in the cache and is not new memory
+KEPT = 2**25 - 2**16  # bytes, just below the most that counts: see keep_freed_memory
 SMALLEST = torch.finfo(torch.float32).tiny  # a run's mean score may be zero, where all its values are
 
 Product = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out)
@@ -46,7 +49,7 @@ class CpuLayer:
     spec: LayerSpec
     qkv: Product
     steps: Steps[Tensor]
-    relative: Relative | None = None  # times what logits are divided and multiplied by: see `relative_bias`
+    relative: Relative | None = None  # times what logits are divided and multiplied by
     convolution: Convolution | None = None
 
 
@@ -55,6 +58,7 @@ class Cpu:
 
     name = device = "cpu"
     longest_first = True
+    core_each = True
     # oneDNN builds and keeps a program for every new shape, which costs time and memory, and in a stream nearly every
     # batch would have shapes of its own.
     row_step = 16
@@ -64,6 +68,7 @@ class Cpu:
     ) -> None:
         """`scales`, one per layer, are what int8-static needs."""
         check_supported("cpu", weights.specs)
+        keep_freed_memory()
         self.plan, self.shape, self.tables = plan, weights.shape, Tables.of(weights)
         self.dtype, self.scales = dtype, scales
         # int8 products take and give float32; only bf16 keeps its activations in half precision.
@@ -108,30 +113,61 @@ class Cpu:
     def attend(self, index: int, hidden: Tensor, runs: Ragged, *, scored: bool) -> tuple[Tensor, Tensor | None]:
         layer, tiles = self.layers[index], Tiles()
         heads = layer.spec.heads
-        qkv = self._rotated(layer.spec, self._projected(layer, hidden), runs.positions)
         context = torch.empty(hidden.shape, dtype=self.activation_dtype)
         context[len(runs.positions) :] = 0  # idle rows
         scores = torch.empty(len(runs.positions)) if scored else None
-        for start, count, length in groups_of_equal_length(runs, heads=heads, alone_from=LONG):
+        counted = counted_queries(runs.positions, self.plan.score_queries) if scored else None
+        for start, count, length, qkv in self._projected_groups(layer, hidden, runs, alone_from=LONG):
             rows, long = slice(start, start + count * length), length >= LONG
             dtype = self.long_dtype if long else torch.float32
-            own = qkv[rows].to(dtype) if long else qkv[rows]  # of many numbers, two simple copies beat one
+            own = qkv.to(dtype) if long else qkv  # of many numbers, two simple copies beat one
             query, key, value = laid_out(_views(own, 3, count, heads), dtype)
             positions = runs.positions[rows].view(count, length)
             (out,) = _views(context[rows], 1, count, heads)
-            bias = self._bias(layer, query, key, at=positions, of=positions)
+            if long and layer.relative is not None:
+                bias: Bias | None = long_bias(layer.relative, query, key, positions=positions[0])
+            else:
+                bias = self._bias(layer, query, key, at=positions, of=positions)
+            asked = None if counted is None else counted[rows]
             if long and layer.spec.window is not None:
                 places, window = positions[0], layer.spec.window  # long runs come alone
-                received = in_windows(tiles, query, key, value, places, window=window, out=out, scored=scored)
+                received = in_windows(
+                    tiles, query, key, value, places, window=window, out=out, scored=scored, counted=asked
+                )
             elif long:
-                received = tiles.attend(query, key, value, keys=length, out=out, bias=bias, scored=scored)
+                received = tiles.attend(
+                    query, key, value, keys=length, out=out, bias=bias, scored=scored, counted=asked
+                )
             else:
-                received = attend_at_once(query, key, value, out=out, bias=bias, scored=scored)
+                asked = None if asked is None else asked.view(count, length)
+                received = attend_at_once(query, key, value, out=out, bias=bias, scored=scored, counted=asked)
             if scores is not None and received is not None:
                 if self.plan.score == "value":
                     received *= torch.linalg.vector_norm(value[:, :length], dim=-1, dtype=torch.float32)
                 torch.sum(received.view(count, heads, length), dim=1, out=scores[rows].view(count, length))
-        return context, None if scores is None else self._relative(scores, runs, heads)
+        return context, None if scores is None else self._relative(scores, runs, heads, counted)
+
+    def _projected_groups(
+        self, layer: CpuLayer, hidden: Tensor, runs: Ragged, *, alone_from: float = math.inf
+    ) -> Iterator[tuple[int, int, int, Tensor]]:
+        """Groups of equally long runs, (first row, number of runs, length), each with what it is projected to.
+
+        About ROWS rows are projected at a time. Runs that come alone may meet attention in bfloat16: then a product
+        that can give it does.
+        """
+        groups = groups_of_equal_length(runs, heads=layer.spec.heads, alone_from=alone_from)
+        for piece in in_pieces(groups, ROWS):
+            first, (last, count, length) = piece[0][0], piece[-1]
+            rows = last + count * length - first
+            rows += idle_rows(rows, self.row_step)  # neighbours, or idle ones at the end
+            end = min(first + rows, len(hidden))
+            begin = max(0, end - rows)
+            half = self.long_dtype == torch.bfloat16 and alone_from <= length  # the last of a piece is its shortest
+            half = half and layer.spec.rotary_base is None
+            projected = self._projected(layer, hidden[begin:end], half=half)
+            qkv = self._rotated(layer.spec, projected, runs.positions[begin:end])
+            for start, count, length in piece:
+                yield start, count, length, qkv[start - begin : start - begin + count * length]
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
         layer = self.layers[index]
@@ -140,13 +176,12 @@ class Cpu:
         assert self.first_query is not None  # the plan has a layer for first tokens only
         # First tokens are at position 0, where rotations leave queries as they are.
         queries = self.first_query(attention_input(layer.spec, layer.steps, hidden.index_select(0, first)))
-        key_value = self._rotated(layer.spec, self._projected(layer, hidden), runs.positions)
         context = torch.empty(len(runs.first), hidden.shape[-1], dtype=self.activation_dtype)
         done = 0
-        for start, count, length in groups_of_equal_length(runs, heads=heads):
+        for start, count, length, key_value in self._projected_groups(layer, hidden, runs):
             rows, texts = slice(start, start + count * length), slice(done, done + count)
             (query,) = laid_out(_views(queries[texts], 1, count, heads), torch.float32)
-            key, value = laid_out(_views(key_value[rows], 2, count, heads), torch.float32)
+            key, value = laid_out(_views(key_value, 2, count, heads), torch.float32)
             positions = runs.positions[rows].view(count, length)
             bias = self._bias(layer, query, key, at=positions[:, :1], of=positions)
             (out,) = _views(context[texts], 1, count, heads)
@@ -154,18 +189,18 @@ class Cpu:
             done += count
         return context
 
-    def _projected(self, layer: CpuLayer, hidden: Tensor) -> Tensor:
-        """As much of queries, keys and values as the layer needs."""
-        return layer.qkv(attention_input(layer.spec, layer.steps, hidden))
+    def _projected(self, layer: CpuLayer, hidden: Tensor, *, half: bool = False) -> Tensor:
+        """As much of queries, keys and values as the layer needs; half: bfloat16 is what they are rounded to next."""
+        states = attention_input(layer.spec, layer.steps, hidden)
+        return layer.qkv.in_half(states) if half and isinstance(layer.qkv, StaticInt8) else layer.qkv(states)
 
     def _rotated(self, spec: LayerSpec, projected: Tensor, positions: Tensor) -> Tensor:
         """All parts but the last, which are values, turned by the positions of live rows, in place. (rows, parts x
         width): all three, or keys and values."""
         if spec.rotary_base is None:
             return projected
-        cosines, sines = (table[positions][:, None] for table in self.turns[spec.rotary_base])
         turning = projected[: len(positions), : -spec.width].view(len(positions), -1, spec.head_width)
-        turning.copy_(rotated(turning, cosines, sines))
+        rotate_(turning, *(F.embedding(positions, table) for table in self.turns[spec.rotary_base]))
         return projected
 
     def attend_alone(self, index: int, hidden: Tensor) -> Tensor:
@@ -207,12 +242,15 @@ class Cpu:
 
         return of_rows
 
-    def _relative(self, received: Tensor, runs: Ragged, heads: int) -> Tensor:
+    def _relative(self, received: Tensor, runs: Ragged, heads: int, counted: Tensor | None) -> Tensor:
         """(total,) scores, 1 on average in every run; of all runs at once, because a batch may have many groups."""
-        if self.plan.score == "attention":
+        by_attention = self.plan.score == "attention"
+        if by_attention and counted is None:
             return received.div_(heads)
         owner = torch.repeat_interleave(runs.lengths)
-        mean = torch.zeros(len(runs.lengths)).index_add_(0, owner, received).div_(runs.lengths)
+        # By attention the mean is known: the heads times the share of the queries that count.
+        given = received if counted is None or not by_attention else counted.float().mul_(heads)
+        mean = torch.zeros(len(runs.lengths)).index_add_(0, owner, given).div_(runs.lengths)
         return received.div_(mean.clamp_(min=SMALLEST)[owner])
 
     def _convert(self, layer: Layer, index: int, qkv: Product) -> CpuLayer:
@@ -247,6 +285,15 @@ class Cpu:
         return FeedForward(layer.spec, kind(layer.ffn_in), kind(layer.ffn_out))
 
 
+def keep_freed_memory() -> None:
+    """Let what a batch frees stay with the process, for the next batch: new pages cost more than to fill them.
+
+    glibc learns from the largest block that was freed, 32 MiB at most, and then gives memory back only where twice as
+    much is free in one piece. Whoever set its MALLOC_ variables has decided otherwise, and stays right.
+    """
+    torch.empty(KEPT, dtype=torch.uint8)
+
+
 def groups_of_equal_length(
     runs: Ragged, *, heads: int = 1, alone_from: float = math.inf
 ) -> Iterator[tuple[int, int, int]]:
@@ -259,6 +306,17 @@ def groups_of_equal_length(
             start, count = start + count * length, 0
         length, count = size, count + 1
     yield start, count, length
+
+
+def in_pieces(groups: Iterable[tuple[int, int, int]], rows: int) -> Iterator[list[tuple[int, int, int]]]:
+    """Neighbouring groups, (first row, number of runs, length), that have about so many rows together."""
+    piece: list[tuple[int, int, int]] = []
+    for start, count, length in groups:
+        if piece and start + count * length - piece[0][0] > rows:
+            yield piece
+            piece = []
+        piece.append((start, count, length))
+    yield piece
 
 
 def _views(packed: Tensor, parts: int, count: int, heads: int) -> Tensor:

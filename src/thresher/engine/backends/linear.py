@@ -46,9 +46,17 @@ class Int8Matrix:
         self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
         self.zeros = torch.zeros(len(rounded), dtype=torch.int32)
 
-    def product(self, bytes_in: Tensor, scale: float, bias: Tensor | None, *, zero: int = ZERO) -> Tensor:
-        """float32 of uint8 activations (rows, in) that stand for (byte - zero) x scale."""
-        return self._call(bytes_in, scale, zero, bias, 1.0, 0, torch.float32, "none")
+    def product(
+        self,
+        bytes_in: Tensor,
+        scale: float,
+        bias: Tensor | None,
+        *,
+        zero: int = ZERO,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """Of uint8 activations (rows, in) that stand for (byte - zero) x scale; summed in int32, given in `dtype`."""
+        return self._call(bytes_in, scale, zero, bias, 1.0, 0, dtype, "none")
 
     def gelu_product(self, bytes_in: Tensor, scale: float, bias: Tensor, *, out_scale: float, out_zero: int) -> Tensor:
         """uint8 of GELU(product), quantized in the same pass."""
@@ -104,6 +112,10 @@ class StaticInt8:
 
     def __call__(self, values: Tensor) -> Tensor:
         return self.matrix.product(self.quantized(values), 1.0, self.bias)
+
+    def in_half(self, values: Tensor) -> Tensor:
+        """The same, rounded to bfloat16 by the product itself: half as much is written."""
+        return self.matrix.product(self.quantized(values), 1.0, self.bias, dtype=torch.bfloat16)
 
     def quantized(self, values: Tensor) -> Tensor:
         return shifted((values * self.per_scale).clamp_(-127, 127))

@@ -6,7 +6,7 @@ from torch import Tensor
 from thresher.core.layer import attention_input, finish
 from thresher.core.places import in_window, logits_of, placed
 from thresher.core.plan import PruningPlan
-from thresher.core.scores import at_least_float32
+from thresher.core.scores import at_least_float32, counted_queries
 from thresher.engine.inputs import Tables
 from thresher.engine.plain import convolved, embedded, joined, linear, normed, steps_of
 from thresher.engine.ragged import Ragged
@@ -20,6 +20,7 @@ class Reference:
 
     name = "reference"
     longest_first = False
+    core_each = False
     row_step = 1
 
     def __init__(
@@ -41,7 +42,7 @@ class Reference:
             query, key, value = self._by_head(index, run)
             probabilities = self._probabilities(index, query, key, positions, positions)
             contexts.append(self._joined(probabilities, value))
-            scores.append(self._relative(probabilities, value))
+            scores.append(self._relative(probabilities, value, positions))
         return torch.cat(contexts), torch.cat(scores) if scored else None
 
     def attend_first(self, index: int, hidden: Tensor, runs: Ragged) -> Tensor:
@@ -98,9 +99,11 @@ class Reference:
         inside = in_window(spec, at, of)
         return torch.softmax(logits if inside is None else logits.masked_fill(~inside, float("-inf")), dim=-1)
 
-    def _relative(self, probabilities: Tensor, value: Tensor) -> Tensor:
+    def _relative(self, probabilities: Tensor, value: Tensor, positions: Tensor) -> Tensor:
         """(n,) scores of one run, 1 on average. probabilities: (heads, n, n), value: (heads, n, head width)."""
-        received = probabilities.sum(dim=1)  # (heads, n)
+        counted = counted_queries(positions, self.plan.score_queries)
+        # What those that count give stands for what all give.
+        received = probabilities.sum(dim=1) if counted is None else len(counted) * probabilities[:, counted].mean(dim=1)
         if self.plan.score == "attention":
             return received.mean(dim=0)
         lengths: Tensor = at_least_float32(value).norm(dim=-1)

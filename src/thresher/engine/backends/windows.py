@@ -33,11 +33,12 @@ def in_windows(
     window: int,
     out: Tensor,
     scored: bool,
+    counted: Tensor | None = None,
 ) -> Tensor | None:
     """What `Tiles.attend` computes for one run, with keys that are at most `window` positions from the query.
 
     query, key, value: (heads, tokens, head width), as `laid_out` gives them; positions: (tokens,) without idle ones;
-    out: (1, heads, tokens, head width). Received: (heads, tokens).
+    out: (1, heads, tokens, head width); counted: (tokens,) or None. Received: (heads, tokens).
     """
     tokens = len(positions)
     received = torch.zeros(len(query), tokens) if scored else None
@@ -59,6 +60,7 @@ def in_windows(
             out=out[:, :, start:end],
             bias=window_bias(positions[start:end][None], of, window=window),
             scored=scored,
+            counted=None if counted is None else counted[start:end],
         )
         if received is not None and share is not None:
             received[:, low : low + keys] += share

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from thresher.core.plan import PruningPlan
+from thresher.engine.arithmetic import FP8
+from thresher.engine.backends.cpu import check_scales
 from thresher.engine.backends.reference import DTYPES
 from thresher.engine.cuda.batch import HostBatch, Layout, Packer
 from thresher.engine.cuda.forward import Forward
@@ -25,7 +27,7 @@ from thresher.engine.executor import Ids, Output, Types, batch_of, description
 from thresher.engine.inputs import Tables
 from thresher.engine.kernels.toolchain import RUNS_INTERPRETED
 from thresher.engine.supported import check_supported
-from thresher.engine.weights import Weights
+from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ConfigError, ModelError
 from thresher.text import first_line
 from thresher.tokenizing.tokens import Tokens
@@ -35,8 +37,10 @@ from thresher.tokenizing.tokens import Tokens
 TOKEN_BUDGET = 32_768
 LANES = 3  # batches in flight: while one is copied and handed out, two keep the GPU busy
 MODES = ("auto", "sync", "graph")
-CUDA_DTYPES = ("fp16", "bf16", "fp32")  # fp32 is there for tests of decisions: it runs without tensor cores
+# fp32 is there for tests of decisions: it runs without tensor cores. fp8: products of layers in e4m3, all else fp16.
+CUDA_DTYPES = ("fp16", "bf16", "fp32", FP8)
 OLDEST = (8, 0)  # compute capability: Ampere, the first with bfloat16 and asynchronous copies
+OLDEST_FP8 = (8, 9)  # Ada, the first with tensor cores for e4m3
 # Graphs were faster, or at most 3% slower, at every size measured (benchmarks/gpu: up to 83,000 tokens); their memory
 # grows with their room.
 GRAPH_UP_TO_TOKENS = 98_304
@@ -66,6 +70,7 @@ class CudaExecutor:
 
     token_budget = TOKEN_BUDGET
     in_flight, by_length = LANES, False  # ragged kernels do not mind lengths
+    on_cores = False
     window = 16_384
 
     def __init__(
@@ -78,19 +83,24 @@ class CudaExecutor:
         device: str = "cuda",
         model: GpuModel | None = None,
         steady: bool = False,
+        scales: Sequence[LayerScales] = (),
     ) -> None:
         """On device "cpu" the kernels need Triton's interpreter, and graphs are run without being captured. `model` is
-        what was made of the same weights before. steady: batches come one by one, of any size, and people wait for
-        each: few sizes, and graphs are captured by `warm_up` and `catch_up`, or when a size comes often."""
+        what was made of the same weights before; `scales`, one per layer, are what fp8 needs. steady: batches come one
+        by one, of any size, and people wait for each: few sizes, and graphs are captured by `warm_up` and `catch_up`,
+        or when a size comes often."""
         for name, value, known in (("mode", mode, MODES), ("dtype", dtype, CUDA_DTYPES)):
             if value not in known:
                 raise ConfigError(f"{name} = {value!r} is not one of the cuda backend's: {', '.join(known)}")
         check_supported("cuda", weights.specs)
-        _check_device(device)
+        _check_device(device, dtype)
         on_gpu = device.startswith("cuda")
         self.plan, self.dtype, self.mode, self.device, self.steady = plan, dtype, mode, device, steady
         self.shape, self.tables = weights.shape, Tables.of(weights)
-        self.model = model or gpu_model(weights, dtype=DTYPES[dtype], device=device)
+        if model is None and dtype == FP8:
+            check_scales(scales, weights)
+        half = DTYPES["fp16" if dtype == FP8 else dtype]
+        self.model = model or gpu_model(weights, dtype=half, device=device, scales=scales if dtype == FP8 else ())
         self.forward = Forward(self.model, plan)
         # The packer needs to know how positions are counted, and no matrix.
         self._small = replace(weights, layers=[], word=torch.empty_like(weights.word, device="meta"))
@@ -281,7 +291,7 @@ class CudaExecutor:
         return Output(outputs=torch.from_numpy(outputs[:rows].copy()), kept=torch.from_numpy(kept))
 
 
-def _check_device(device: str) -> None:
+def _check_device(device: str, dtype: str) -> None:
     if find_spec("triton") is None:
         raise ConfigError("the GPU kernels need Triton, which is not installed; pip install triton, or use the CPU")
     if not device.startswith("cuda"):
@@ -290,10 +300,11 @@ def _check_device(device: str) -> None:
         return
     if not torch.cuda.is_available():
         raise ModelError("device cuda is not available here; use device = 'cpu', and see: thresher doctor")
-    found = torch.cuda.get_device_capability(device)
-    if found < OLDEST:
-        wanted = ".".join(map(str, OLDEST))
+    found, eight = torch.cuda.get_device_capability(device), dtype == FP8
+    oldest = OLDEST_FP8 if eight else OLDEST
+    if found < oldest:
+        instead = "dtype = 'fp16'" if eight and found >= OLDEST else "device = 'cpu', or backend = 'reference'"
         raise ConfigError(
-            f"{torch.cuda.get_device_name(device)} has compute capability {found[0]}.{found[1]}; the kernels need "
-            f"{wanted} or newer; use device = 'cpu', or backend = 'reference'"
+            f"{torch.cuda.get_device_name(device)} has compute capability {found[0]}.{found[1]}; "
+            f"{'fp8 needs' if eight else 'the kernels need'} {oldest[0]}.{oldest[1]} or newer; use {instead}"
         )

@@ -13,7 +13,7 @@ from thresher.core.plan import PruningPlan
 from thresher.engine.cuda.batch import Inputs
 from thresher.engine.cuda.live import Counts, Live
 from thresher.engine.cuda.model import GpuLayer, GpuModel
-from thresher.engine.cuda.products import Count, normed, normed_product, product, summed_product
+from thresher.engine.cuda.products import Count, normed, normed_product, product, summed_product, units_of
 from thresher.engine.kernels.attention import attention
 from thresher.engine.kernels.behind import leave_behind, mean_behind
 from thresher.engine.kernels.embeddings import embed
@@ -66,7 +66,9 @@ class Forward:
             live.cu_seqlens,
             max_length=live.max_length,
             score=self.plan.score if scored else None,
+            score_queries=self.plan.score_queries,
             mostly_long=live.mostly_long,
+            units=units_of(layer.attention_output),
             **self._places(layer, live),
         )
 
@@ -91,6 +93,7 @@ class Forward:
             max_length=live.max_length,
             scale=self.plan.scale,
             score=self.plan.score,
+            score_queries=self.plan.score_queries,
         )
 
     def _embedded(self, inputs: Inputs, live: Live) -> Tensor:
@@ -116,13 +119,15 @@ class Forward:
         query = product(given, layer.projection(0), live.sequences, rows=first)
         key_value = product(given, layer.projection(1, 2), live.tokens)
         _rotate(layer, key_value, live)  # first tokens' queries are at position 0, and stay
-        context = attend_first(query, key_value, live.cu_seqlens, **self._places(layer, live))
+        units = units_of(layer.attention_output)
+        context = attend_first(query, key_value, live.cu_seqlens, units=units, **self._places(layer, live))
         beside = None if layer.beside is None else layer.beside.of(hidden, live)
         hidden, given = self._finish(alone, context, hidden, live.sequences, rows=None, residual_rows=first)
         if layer.beside is not None and beside is not None:
             hidden = given = layer.beside.joined(hidden, beside, live.sequences, rows=first)
         for index in range(alone + 1, len(self.model.layers)):  # a token that is alone takes its own value
-            value = product(given, self.model.layers[index].projection(2), live.sequences)
+            layer = self.model.layers[index]
+            value = product(given, layer.projection(2), live.sequences, units=units_of(layer.attention_output))
             hidden, given = self._finish(index, value, hidden, live.sequences, rows=None, residual_rows=None)
         return given
 
@@ -138,18 +143,22 @@ class Forward:
     ) -> tuple[Tensor, Tensor]:
         """The rest of a layer, of the rows that stay: hidden states, and what the next layer's attention is given."""
         layer = self.model.layers[index]
+        last = index + 1 == len(self.model.layers)
+        units, next_units = units_of(layer.ffn_in), None if last else units_of(self.model.layers[index + 1].qkv)
         which: Any = {"rows": rows, "residual_rows": residual_rows}
         if not layer.pre_norm:
             assert layer.attention_norm is not None  # of post-norm layers
-            attended = normed_product(context, layer.attention_output, hidden, layer.attention_norm, count, **which)
-            inner = _inner(layer, attended, count)
-            hidden = normed_product(inner, layer.ffn_out, attended, layer.output_norm, count)
-            return hidden, hidden
-        last = index + 1 == len(self.model.layers)
+            attended, given = normed_product(
+                context, layer.attention_output, hidden, layer.attention_norm, count, **which, units=units
+            )
+            inner = _inner(layer, given, count)
+            return normed_product(inner, layer.ffn_out, attended, layer.output_norm, count, units=next_units)
         follows = self.model.final_norm if last else self.model.layers[index + 1].attention_norm
         assert follows is not None  # of pre-norm models
-        attended, given = summed_product(context, layer.attention_output, hidden, layer.output_norm, count, **which)
-        return summed_product(_inner(layer, given, count), layer.ffn_out, attended, follows, count)
+        attended, given = summed_product(
+            context, layer.attention_output, hidden, layer.output_norm, count, **which, units=units
+        )
+        return summed_product(_inner(layer, given, count), layer.ffn_out, attended, follows, count, units=next_units)
 
     def _head(self, read: Tensor, count: Count) -> Tensor:
         """What is read (rows, width) -> (rows, outputs) in float32; `count` of the rows mean something."""
@@ -176,8 +185,11 @@ def _rotate(layer: GpuLayer, projected: Tensor, live: Live) -> None:
 
 def _inner(layer: GpuLayer, values: Tensor, count: Count) -> Tensor:
     """What the feed-forward narrows again: (capacity, inner width)."""
-    inner = product(values, layer.ffn_in, count, activation="none" if layer.gated else layer.activation)
+    units = units_of(layer.ffn_out)
+    if layer.other is None and not layer.gated:
+        return product(values, layer.ffn_in, count, activation=layer.activation, units=units)
+    inner = product(values, layer.ffn_in, count)
     if layer.other is not None:
         states, *gate = inner.chunk(2 if layer.gated else 1, dim=-1)
         return layer.other(states) * gate[0] if gate else layer.other(states)
-    return gated(inner, activation=layer.activation, count=count.on_device) if layer.gated else inner
+    return gated(inner, activation=layer.activation, count=count.on_device, units=units)

@@ -1,6 +1,6 @@
 """Weights in the form the GPU computes with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,11 +8,13 @@ from torch import Tensor
 
 from thresher.core.places import Relative, turns
 from thresher.engine.cuda.beside import Beside, beside_of
+from thresher.engine.cuda.products import EightBit
+from thresher.engine.eight import EIGHT
 from thresher.engine.kernels.distances import Distances
 from thresher.engine.kernels.gate import ACTIVATIONS as GATES
 from thresher.engine.kernels.linear import ACTIVATIONS as PRODUCTS
 from thresher.engine.kernels.linear import ALIGNED
-from thresher.engine.weights import Affine, HeadWeights, Layer, Norm, Weights, activation_name
+from thresher.engine.weights import Affine, HeadWeights, Layer, LayerScales, Norm, Weights, activation_name
 from thresher.errors import ModelError
 
 
@@ -43,6 +45,8 @@ class GpuLayer:
         """The product for some of queries, keys and values (0, 1, 2), neighbours: a view of the one for all."""
         width = len(self.qkv.bias) // 3
         outputs = slice(parts[0] * width, (parts[-1] + 1) * width)
+        if isinstance(self.qkv, EightBit):
+            return self.qkv.part(outputs)
         return Affine(self.qkv.weight[outputs], self.qkv.bias[outputs])
 
 
@@ -64,19 +68,22 @@ class GpuModel:
     head: HeadWeights
 
 
-def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
-    """Convert once; a layer that several passes share stays one layer."""
+def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str, scales: Sequence[LayerScales] = ()) -> GpuModel:
+    """Convert once; a layer that several passes share stays one layer, but not with `scales`, one for each pass, with
+    which the layers' products are in eight bits."""
 
     def tensor(given: Tensor, kind: torch.dtype = dtype) -> Tensor:
         return given.to(device, kind).contiguous()
 
-    def affine(given: Affine) -> Affine:
-        inputs = given.weight.shape[1]
-        if inputs * dtype.itemsize % ALIGNED:
+    def affine(given: Affine, scale: Tensor | None = None) -> Affine:
+        inputs, size = given.weight.shape[1], dtype.itemsize if scale is None else EIGHT.itemsize
+        if inputs * size % ALIGNED:
             raise ModelError(
                 f"a matrix of the model has {inputs} inputs, and the GPU kernels need a multiple of "
-                f"{ALIGNED // dtype.itemsize}; use device = 'cpu', or backend = 'reference'"
+                f"{ALIGNED // size}; use device = 'cpu', or backend = 'reference'"
             )
+        if scale is not None:
+            return EightBit.of(Affine(given.weight.to(device), given.bias.to(device)), scale.to(device), dtype)
         return Affine(tensor(given.weight), tensor(given.bias))
 
     def norm(given: Norm | None) -> Norm:
@@ -105,18 +112,21 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
             indices[id(rows)] = found.to(device, torch.int32)
         return indices[id(rows)]
 
-    def layer(given: Layer) -> GpuLayer:
+    def layer(given: Layer, scales: LayerScales | None) -> GpuLayer:
+        def scaled(site: str) -> Affine:
+            return affine(getattr(given, site), None if scales is None else getattr(scales, site))
+
         activation = activation_name(given.spec.activation)
         activation = activation if activation in (GATES if given.spec.gated else PRODUCTS) else "none"
         return GpuLayer(
             heads=given.spec.heads,
-            qkv=affine(given.qkv),
-            attention_output=affine(given.attention_output),
+            qkv=scaled("qkv"),
+            attention_output=scaled("attention_output"),
             attention_norm=maybe(given.attention_norm) if given is weights.layers[0] else norm(given.attention_norm),
-            ffn_in=affine(given.ffn_in),
+            ffn_in=scaled("ffn_in"),
             activation=activation,
             other=given.spec.activation if activation == "none" else None,
-            ffn_out=affine(given.ffn_out),
+            ffn_out=scaled("ffn_out"),
             output_norm=norm(given.output_norm),
             gated=given.spec.gated,
             pre_norm=given.spec.pre_norm,
@@ -132,7 +142,11 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
         base: _tables(base, weights.positions, weights.specs[0].head_width, device)
         for base in {spec.rotary_base for spec in weights.specs if spec.rotary_base is not None}
     }
-    made = {id(each): layer(each) for each in {id(each): each for each in weights.layers}.values()}
+    if scales:  # of passes that share a layer, the inputs need not be alike
+        layers = [layer(each, own) for each, own in zip(weights.layers, scales, strict=True)]
+    else:
+        made = {id(each): layer(each, None) for each in {id(each): each for each in weights.layers}.values()}
+        layers = [made[id(each)] for each in weights.layers]
     bias, head = weights.distance_bias, weights.head
     return GpuModel(
         word=tensor(weights.word),
@@ -140,7 +154,7 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str) -> GpuModel:
         token_type=None if weights.token_type is None else tensor(weights.token_type),
         embedding_norm=norm(weights.embedding_norm),
         projection=None if weights.projection is None else affine(weights.projection),
-        layers=[made[id(each)] for each in weights.layers],
+        layers=layers,
         final_norm=maybe(weights.final_norm),
         distance_bias=None if bias is None else tensor(bias.t(), torch.float32).t(),
         head=replace(

@@ -1,10 +1,14 @@
 """Matrix products of the rows that are live: the library's where nearly all are, our kernels' elsewhere."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from thresher.engine.eight import EIGHT, eight_weight
+from thresher.engine.kernels.eight import in_eight
 from thresher.engine.kernels.linear import linear, linear_in_parts, plan
 from thresher.engine.kernels.norm import add_norm
 from thresher.engine.weights import Affine, Norm
@@ -23,18 +27,48 @@ class Count(NamedTuple):
     expected: int
 
 
+@dataclass(frozen=True)
+class EightBit(Affine):
+    """A product in e4m3: inputs are multiplied by `units` (in,), whose inverses are in the weight; a unit of the sums
+    is `worth` (out,). Both in float32."""
+
+    worth: Tensor
+    units: Tensor
+
+    @staticmethod
+    def of(affine: Affine, scale: Tensor, dtype: torch.dtype) -> "EightBit":
+        """scale: (in,) or one number, what a unit of the input is worth; dtype: of what the product gives."""
+        weight, worth = eight_weight(affine.weight, scale)
+        units = (1 / scale).expand(weight.shape[1]).contiguous()
+        return EightBit(weight, affine.bias.to(dtype), worth, units)
+
+    def part(self, outputs: slice) -> "EightBit":
+        return EightBit(self.weight[outputs], self.bias[outputs], self.worth[outputs], self.units)
+
+
+def units_of(affine: Affine) -> Tensor | None:
+    """What the product wants its input to be multiplied by; None where it is not in eight bits."""
+    return affine.units if isinstance(affine, EightBit) else None
+
+
 def product(
-    values: Tensor, affine: Affine, count: Count, *, activation: str = "none", rows: Tensor | None = None
+    values: Tensor,
+    affine: Affine,
+    count: Count,
+    *,
+    activation: str = "none",
+    rows: Tensor | None = None,
+    units: Tensor | None = None,
 ) -> Tensor:
     """activation(values[rows] @ weight.T + bias): (capacity, outputs). values: (any, inputs); rows: (capacity,) int32,
-    or None: all in order.
+    or None: all in order; units: of the product that takes the result and is in eight bits, or None.
     """
-    if activation == "none" and _by_library(values, count, rows):
+    if activation == "none" and _by_library(values, affine, count, rows):
         return F.linear(values, affine.weight, affine.bias)
+    values, worth = _given(values, affine, count, rows)
     tile, _ = plan(count.expected, affine.weight, activated=activation != "none")
-    return linear(
-        values, affine.weight, affine.bias, activation=activation, rows=rows, count=count.on_device, tile=tile
-    )
+    options: Any = {"worth": worth, "units": units, "rows": rows, "count": count.on_device, "tile": tile}
+    return linear(values, affine.weight, affine.bias, activation=activation, **options)
 
 
 def normed_product(
@@ -47,20 +81,23 @@ def normed_product(
     rows: Tensor | None = None,
     residual_rows: Tensor | None = None,
     into: Tensor | None = None,
-) -> Tensor:
-    """LayerNorm(values[rows] @ weight.T + bias + residual[residual_rows]): (capacity, outputs). `into`: the same
-    before the norm is written there."""
+    units: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """LayerNorm(values[rows] @ weight.T + bias + residual[residual_rows]): (capacity, outputs), and what the product
+    that follows is given: the same, or with its `units` in e4m3. `into`: the same before the norm is written there."""
     offset = None
-    if _by_library(values, count, rows):
+    if _by_library(values, affine, count, rows):
         sums = F.linear(values, affine.weight, affine.bias)
     else:
+        values, worth = _given(values, affine, count, rows)
         tile, parts = plan(count.expected, affine.weight, divisible=True)
-        options: Any = {"rows": rows, "count": count.on_device, "tile": tile}
+        options: Any = {"worth": worth, "rows": rows, "count": count.on_device, "tile": tile}
         if parts == 1:
             sums = linear(values, affine.weight, affine.bias, **options)
         else:
             sums, offset = linear_in_parts(values, affine.weight, parts=parts, **options), affine.bias
-    return add_norm(
+    eight = None if units is None else residual.new_empty(sums.shape[-2:], dtype=EIGHT)
+    found = add_norm(
         sums,
         residual,
         norm.weight,
@@ -70,7 +107,10 @@ def normed_product(
         rows=residual_rows,
         count=count.on_device,
         sums=into,
+        units=units,
+        eight=eight,
     )
+    return found, found if eight is None else eight
 
 
 def summed_product(
@@ -82,12 +122,15 @@ def summed_product(
     *,
     rows: Tensor | None = None,
     residual_rows: Tensor | None = None,
+    units: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """For pre-norm layers: values[rows] @ weight.T + bias + residual[residual_rows], and its norm, in one pass."""
+    """For pre-norm layers: values[rows] @ weight.T + bias + residual[residual_rows], and its norm, as the product that
+    follows is given it, in one pass."""
     capacity = len(values) if rows is None else len(rows)
     sums = residual.new_empty(capacity, len(affine.weight))
-    normed = normed_product(values, affine, residual, norm, count, rows=rows, residual_rows=residual_rows, into=sums)
-    return sums, normed
+    which: Any = {"rows": rows, "residual_rows": residual_rows}
+    _, given = normed_product(values, affine, residual, norm, count, **which, into=sums, units=units)
+    return sums, given
 
 
 def normed(values: Tensor, norm: Norm | None, count: Count) -> Tensor:
@@ -97,8 +140,18 @@ def normed(values: Tensor, norm: Norm | None, count: Count) -> Tensor:
     return add_norm(values, None, norm.weight, norm.bias, epsilon=norm.epsilon, count=count.on_device)
 
 
-def _by_library(values: Tensor, count: Count, rows: Tensor | None) -> bool:
-    if rows is not None:  # picking them in the load saves a pass over memory
+def _given(values: Tensor, affine: Affine, count: Count, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """A product's values, and what a unit of its sums is worth. Whoever makes the values rounds them on the way where
+    time counts; elsewhere it is done here."""
+    if not isinstance(affine, EightBit):
+        return values, None
+    if values.dtype != EIGHT:  # of rows that are picked, nobody knows how many are live
+        values = in_eight(values, affine.units, count=count.on_device if rows is None else None)
+    return values, affine.worth
+
+
+def _by_library(values: Tensor, affine: Affine, count: Count, rows: Tensor | None) -> bool:
+    if rows is not None or isinstance(affine, EightBit):  # picking rows in the load saves a pass over memory
         return False
     if count.on_device is None:
         return True

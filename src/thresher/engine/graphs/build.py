@@ -70,7 +70,7 @@ def build_model(
     taken = [helper.make_tensor_value_info(name, TensorProto.INT64, size) for name in names]
     dial = DIAL if form.dial else None
     inputs = _inputs(graph, weights, plan, form)
-    places = Places(graph, weights, counts=inputs.counts)
+    places = Places(graph, weights, counts=inputs.counts, score_queries=plan.score_queries)
     limits = _limits(graph, plan) if form.limits else None
     layers = LayerNodes(graph, weights, plan, places=places, dial=dial, limits=limits, scales=scales)
     rows, kept = inputs.rows, []
@@ -181,7 +181,7 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
         live=live,
         hidden=hidden,
         protected=_protected(graph, plan, mask=mask, rank=rank, packed=packed),
-        positions=positions if needs_positions(weights) else None,
+        positions=positions if needs_positions(weights, plan) else None,
         origin=_all_rows(graph, total) if (plan.restores or form.passed) and prunes else None,
     )
     return Inputs(rows=rows, mask=mask, counts=counts, wrong=wrong, total=total)

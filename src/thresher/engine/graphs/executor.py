@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from thresher.core.plan import PruningPlan
+from thresher.engine.cores import BUDGET
 from thresher.engine.executor import AnySize, Ids, Output, Types, batch_of, description
 from thresher.engine.graphs.build import KEPT, LIMITS, LOGITS, Form, build_model
 from thresher.engine.graphs.opened import Arrays, OnnxFile
 from thresher.engine.inputs import Tables
-from thresher.engine.packed import TOKEN_BUDGET
 from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ModelError
 from thresher.tokenizing.tokens import Tokens
@@ -34,8 +34,8 @@ class GraphExecutor(AnySize):
     Thresholds are an input of the graph, so that one graph serves all dials.
     """
 
-    device = "cpu"
-    token_budget = TOKEN_BUDGET
+    device, on_cores = "cpu", True
+    token_budget = BUDGET
     in_flight, by_length = 1, True  # all threads work on one text
     window = 1024
 
@@ -112,7 +112,7 @@ class GraphExecutor(AnySize):
 def _fits(built: PruningPlan, plan: PruningPlan) -> bool:
     """Whether a graph that was built for one plan can compute another: how tokens are judged is fixed in it, which
     layers look at scores, and which leave first tokens alone."""
-    fixed = ("alone", "reads", "score", "scale", "protect", "separator_id")
+    fixed = ("alone", "reads", "score", "scale", "score_queries", "protect", "separator_id")
     if any(getattr(built, name) != getattr(plan, name) for name in fixed):
         return False
     pairs = zip(built.thresholds[: plan.alone], plan.thresholds[: plan.alone], strict=True)

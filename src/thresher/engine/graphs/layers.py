@@ -107,7 +107,7 @@ class LayerNodes:
         probabilities = self._probabilities(query, key, bias)
         context = graph.node("Transpose", graph.node("MatMul", probabilities, value), perm=_perm(live, (1, 0, 2)))
         context = graph.node("Reshape", context, graph.whole(-1, width))
-        return context, self._scores(probabilities, value, live) if scored else None
+        return context, self._scores(probabilities, value, rows) if scored else None
 
     def _parts(self, layer: Layer, projected: str, rows: Rows, *, turning: int) -> list[str]:
         """(total, parts x width) -> (batch, n, width) of each; all but the last, `turning` ones, by their positions."""
@@ -148,10 +148,10 @@ class LayerNodes:
         made = graph.node("Transpose", graph.activation(made, own.activation), perm=(0, 2, 1))
         return live.packed(str(graph.node("Reshape", made, graph.whole(-1, self.weights.shape.width))))
 
-    def _scores(self, probabilities: str, value: str, live: Live) -> str:
+    def _scores(self, probabilities: str, value: str, rows: Rows) -> str:
         """(batch, n) in the plan's scale."""
-        graph = self.graph
-        received, heads = live.received(probabilities), graph.whole(live.lead)
+        graph, live = self.graph, rows.live
+        received, heads = live.received(probabilities, self.places.counted(rows)), graph.whole(live.lead)
         if self.plan.score == "attention":
             relative = graph.node("ReduceMean", received, heads, keepdims=0)
         else:

@@ -6,22 +6,24 @@ import torch
 
 from thresher.core.layer import LayerSpec
 from thresher.core.places import Relative, turns
+from thresher.core.plan import PruningPlan
 from thresher.engine.graphs.graph import Graph
 from thresher.engine.graphs.rows import Rows
 from thresher.engine.weights import Layer, Weights
 
 
-def needs_positions(weights: Weights) -> bool:
-    """Whether attention asks where tokens were, beside what the embeddings say."""
-    return any(spec.positions != "table" or spec.window is not None for spec in weights.specs)
+def needs_positions(weights: Weights, plan: PruningPlan) -> bool:
+    """Whether attention or scores ask where tokens were, beside what the embeddings say."""
+    by_place = any(spec.positions != "table" or spec.window is not None for spec in weights.specs)
+    return by_place or plan.score_queries != 1
 
 
 class Places:
     """What is the same for several layers is made once, until something is dropped."""
 
-    def __init__(self, graph: Graph, weights: Weights, *, counts: str) -> None:
+    def __init__(self, graph: Graph, weights: Weights, *, counts: str, score_queries: int) -> None:
         """counts: (batch,) tokens of the texts, before anything is dropped."""
-        self.graph, self.weights, self.counts = graph, weights, counts
+        self.graph, self.weights, self.counts, self.score_queries = graph, weights, counts, score_queries
         self._made: dict[Hashable, str] = {}
 
     def turned(self, spec: LayerSpec, values: str, rows: Rows) -> str:
@@ -56,6 +58,20 @@ class Places:
         if self.weights.distance_bias is not None:
             return self._once((live, "bias", first), lambda: self._from_table(rows, first))
         return mask
+
+    def counted(self, rows: Rows) -> str | None:
+        """(batch, n) how much each query's attention counts, 1 on average over live ones; None where all count alike.
+        See `counted_queries`."""
+        if self.score_queries == 1:
+            return None
+        return self._once((rows.live, "counted"), lambda: self._counted(rows))
+
+    def _counted(self, rows: Rows) -> str:
+        graph, at = self.graph, rows.live.grid(_positions(rows))
+        if self.score_queries > 1:
+            at = graph.node("Mod", at, graph.one_whole(self.score_queries))
+        flags = graph.node("Cast", graph.node("Equal", at, graph.one_whole(0)), to=1)
+        return str(graph.node("Div", flags, rows.live.mean(flags)))
 
     def _distance(self, rows: Rows, first: bool) -> str:
         """(batch, queries, n) of keys from queries."""

@@ -45,8 +45,9 @@ class Live(Protocol):
     def cleared(self, values: str) -> str:
         """(total, width) -> (batch, n, width), zeros where nothing is live."""
 
-    def received(self, probabilities: str) -> str:
-        """Attention from live queries: (batch, heads, n, n) -> (batch, heads, n)."""
+    def received(self, probabilities: str, counted: str | None) -> str:
+        """Attention from live queries, (batch, heads, n, n) -> (batch, heads, n); counted: (batch, n) numbers by which
+        their attention counts, or None: all of it does."""
 
     def mean(self, values: str) -> str:
         """Over live places: (batch, n) -> (batch, 1)."""
@@ -154,8 +155,9 @@ class Batch:
         alive = self.graph.node("Unsqueeze", self.alive, self.graph.whole(2))
         return str(self.graph.node("Where", alive, self.grid(values), self.graph.number(0.0)))
 
-    def received(self, probabilities: str) -> str:
-        weights = self.graph.node("Unsqueeze", self.numbers, self.graph.whole(1, 2))
+    def received(self, probabilities: str, counted: str | None) -> str:
+        weights = self.numbers if counted is None else self.graph.node("Mul", self.numbers, counted)
+        weights = self.graph.node("Unsqueeze", weights, self.graph.whole(1, 2))
         sums = self.graph.node("MatMul", weights, probabilities)
         return str(self.graph.node("Squeeze", sums, self.graph.whole(2)))
 
@@ -217,8 +219,15 @@ class OneText:
     def cleared(self, values: str) -> str:
         return str(self.graph.node("Unsqueeze", values, self.graph.whole(0)))
 
-    def received(self, probabilities: str) -> str:
-        return str(self.graph.node("ReduceSum", probabilities, self.graph.whole(-2), keepdims=0))
+    def received(self, probabilities: str, counted: str | None) -> str:
+        if counted is None:
+            return str(self.graph.node("ReduceSum", probabilities, self.graph.whole(-2), keepdims=0))
+        return self._from(self.graph.node("Unsqueeze", counted, self.graph.whole(0)), probabilities)
+
+    def _from(self, weights: str, probabilities: str) -> str:
+        """(1, n) x (heads, n, n) -> (heads, n)."""
+        sums = self.graph.node("MatMul", weights, probabilities)
+        return str(self.graph.node("Squeeze", sums, self.graph.whole(-2)))
 
     def mean(self, values: str) -> str:
         return str(self.graph.node("ReduceMean", values, self.graph.whole(-1), keepdims=1))
@@ -274,9 +283,9 @@ class Stepped(OneText):
         alive = self.graph.node("Unsqueeze", self.alive, self.graph.whole(1))
         return super().cleared(str(self.graph.node("Where", alive, values, self.graph.number(0.0))))
 
-    def received(self, probabilities: str) -> str:
-        sums = self.graph.node("MatMul", self.numbers, probabilities)
-        return str(self.graph.node("Squeeze", sums, self.graph.whole(-2)))
+    def received(self, probabilities: str, counted: str | None) -> str:
+        weights = self.numbers if counted is None else self.graph.node("Mul", self.numbers, counted)
+        return self._from(weights, probabilities)
 
     def mean(self, values: str) -> str:
         live = self.graph.node("Mul", values, self.graph.node("Squeeze", self.numbers, self.graph.whole(0)))

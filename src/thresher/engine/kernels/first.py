@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thresher.engine.eight import EIGHT, rounded
 from thresher.engine.kernels.distances import Distances
+from thresher.engine.kernels.eight import stored_as
 from thresher.engine.kernels.logits import LOG2_E, logits_reference, place_arguments
 from thresher.engine.kernels.toolchain import begin, jit, launching, power_of_two, require_contiguous, tl
 
@@ -25,6 +27,7 @@ def attend_first(
     distances: Distances | None = None,
     window: int | None = None,
     divisor: float | None = None,
+    units: Tensor | None = None,
 ) -> Tensor:
     """The context of the first tokens (sequences, width); of an empty run, nothing is written.
 
@@ -33,11 +36,12 @@ def attend_first(
     """
     require_contiguous(query=query, key_value=key_value, cu_seqlens=cu_seqlens, positions=positions)
     sequences, width = query.shape
-    context = torch.empty_like(query)
+    context = torch.empty_like(query, dtype=query.dtype if units is None else EIGHT)
     # One query needs few of the products with distances, so it makes them itself.
     parts = (None, None) if distances is None else (distances.keys, distances.queries)
     _first_tokens[(sequences * heads,)](
         context=context,
+        units=units,
         queries=query,
         key_value=key_value,
         cu_seqlens=cu_seqlens,
@@ -59,6 +63,7 @@ def attend_first_reference(
     *,
     heads: int,
     positions: Tensor | None = None,
+    units: Tensor | None = None,
     **places: Any,
 ) -> Tensor:
     """The same, one run at a time."""
@@ -71,12 +76,13 @@ def attend_first_reference(
         at = None if positions is None else positions[start:end]
         probabilities = torch.softmax(logits_reference(asked, key, at, **places), dim=-1).to(value.dtype)
         context[run] = (probabilities @ value).flatten()
-    return context
+    return context if units is None else rounded(context, units).to(EIGHT)
 
 
 @jit
 def _first_tokens(
     context,  # (sequences, HEADS x WIDTH)
+    units,  # (HEADS x WIDTH,) float32, or None
     queries,  # (sequences, HEADS x WIDTH)
     key_value,  # (capacity, 2 x HEADS x WIDTH)
     cu_seqlens,  # (sequences + 1,) int32
@@ -140,4 +146,7 @@ def _first_tokens(
         total = total * shrink + tl.sum(weights, 0)
         attended = attended * shrink + tl.sum(weights[:, None] * value, 0)
         peak = higher
-    tl.store(context + at, (attended / total).to(context.dtype.element_ty), mask=there)
+    attended /= total
+    if units is not None:
+        attended *= tl.load(units + head * WIDTH + columns, mask=there, other=0.0)
+    tl.store(context + at, stored_as(attended, context.dtype.element_ty), mask=there)

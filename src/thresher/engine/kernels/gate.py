@@ -4,6 +4,8 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from thresher.engine.eight import EIGHT, rounded
+from thresher.engine.kernels.eight import stored_as
 from thresher.engine.kernels.linear import gelu
 from thresher.engine.kernels.toolchain import (
     begin,
@@ -21,17 +23,19 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "silu")
 COLUMNS, ROWS = 256, 8
 
 
-def gated(values: Tensor, *, activation: str, count: Tensor | None = None) -> Tensor:
-    """(capacity, 2 x width) -> (capacity, width), in the dtype of the values. count: (1,) int32 live rows, or None."""
+def gated(values: Tensor, *, activation: str, count: Tensor | None = None, units: Tensor | None = None) -> Tensor:
+    """(capacity, 2 x width) -> (capacity, width), in the dtype of the values, or with units, (width,) float32, times
+    these in e4m3. count: (1,) int32 live rows, or None."""
     require_contiguous(values=values)
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation = {activation!r} is not one of: {', '.join(ACTIVATIONS)}")
     capacity, width = len(values), values.shape[1] // 2
-    result = values.new_empty(capacity, width)
+    result = values.new_empty(capacity, width, dtype=values.dtype if units is None else EIGHT)
     _gated[(blocks(capacity, ROWS), blocks(width, COLUMNS))](
         result,
         values,
         count,
+        units,
         capacity,
         WIDTH=width,
         ACTIVATION=activation,
@@ -42,14 +46,17 @@ def gated(values: Tensor, *, activation: str, count: Tensor | None = None) -> Te
     return result
 
 
-def gated_reference(values: Tensor, *, activation: str, count: Tensor | None = None) -> Tensor:
+def gated_reference(
+    values: Tensor, *, activation: str, count: Tensor | None = None, units: Tensor | None = None
+) -> Tensor:
     """The same in plain torch."""
     states, gate = live(values, count).chunk(2, dim=-1)
     if activation == "silu":
         made = F.silu(states)
     else:
         made = F.gelu(states, approximate="tanh" if activation == "gelu_tanh" else "none")
-    return with_capacity(made * gate, len(values))
+    made = made * gate if units is None else rounded(made * gate, units).to(EIGHT)
+    return with_capacity(made, len(values))
 
 
 @jit
@@ -57,6 +64,7 @@ def _gated(
     result,  # (capacity, WIDTH)
     values,  # (capacity, 2 x WIDTH)
     count,  # (1,) int32, or None
+    units,  # (WIDTH,) float32, or None
     capacity,
     WIDTH: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -82,4 +90,7 @@ def _gated(
     else:
         states = states * tl.sigmoid(states)
     to = row.to(tl.int64)[:, None] * WIDTH + columns[None, :]
-    tl.store(result + to, (states * gate).to(result.dtype.element_ty), mask=mask)
+    states *= gate
+    if units is not None:
+        states *= tl.load(units + columns, mask=columns < WIDTH, other=0.0)[None, :]
+    tl.store(result + to, stored_as(states, result.dtype.element_ty), mask=mask)

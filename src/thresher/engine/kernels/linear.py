@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.core.scores import at_least_float32
+from thresher.engine.eight import EIGHT, rounded
+from thresher.engine.kernels.eight import stored_as
 from thresher.engine.kernels.toolchain import (
     INTERPRETED,
     begin,
@@ -59,8 +61,19 @@ TILES = (
     Tile(64, 64, 128, 4, 4, 2, 2.4, 0.6, 0.5),
     Tile(64, 32, 128, 4, 3, 2, 2.1, 0.5, 0.5),
 )
+# For e4m3. The last two were timed with slower sums than they have now, so for few rows the others are taken too soon.
+EIGHT_TILES = (
+    Tile(128, 256, 128, 8, 3, 1, 4.7, 3.7, 1.9),
+    Tile(128, 128, 128, 8, 4, 1, 2.8, 2.1, 0.9),
+    Tile(128, 128, 128, 4, 3, 2, 4.3, 1.0, 0.1),
+    Tile(64, 256, 128, 4, 3, 1, 2.9, 2.0, 1.5),
+    Tile(64, 128, 128, 4, 4, 2, 2.0, 0.9, 0.3),
+    Tile(64, 64, 128, 4, 3, 3, 1.6, 0.4, 0.3),
+    Tile(64, 32, 128, 4, 4, 2, 1.2, 0.3, 0.1),
+)
 PLAIN_TILE = Tile(32, 64, 32, 4, 2, 2)  # float32, which has no tensor cores to feed
 MOST_PARTS = 8
+LARGEST_OF_PARTS = 128 * 128  # numbers in a tile
 PARTS_PER_MICROSECOND = 5e5  # float32 sums of parts, stored and loaded again
 
 
@@ -70,20 +83,24 @@ def linear(
     bias: Tensor | None = None,
     *,
     activation: str = "none",
+    worth: Tensor | None = None,
+    units: Tensor | None = None,
     rows: Tensor | None = None,
     count: Tensor | None = None,
     tile: Tile | None = None,
 ) -> Tensor:
-    """activation(values[rows] @ weight.T + bias): (capacity, outputs), in the dtype of the values.
+    """activation(values[rows] @ weight.T * worth + bias) * units: (capacity, outputs).
 
-    values: (any, inputs), contiguous rows; weight: (outputs, inputs); bias: (outputs,); rows: (capacity,) int32, or
-    None: all in order; count: (1,) int32 live rows, or None: all; tile: from `plan`, or None: that for as many rows as
-    there is room for. Sums are float32.
+    values: (any, inputs), contiguous rows; weight: (outputs, inputs); bias: (outputs,); worth: (outputs,) float32, of
+    one unit of a sum, or None: 1; units: (outputs,) float32, with which the result is e4m3, or None: in the dtype of
+    the values, or if these are e4m3 of the bias. rows: (capacity,) int32, or None: all in order; count: (1,) int32 live
+    rows, or None: all; tile: from `plan`, or None: that for as many rows as there is room for. Sums are float32.
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation {activation!r} is not one of {', '.join(ACTIVATIONS)}")
-    result = values.new_empty(len(values) if rows is None else len(rows), len(weight))
-    _launch(result, values, weight, bias, rows, count, activation=activation, parts=1, tile=tile)
+    capacity = len(values) if rows is None else len(rows)
+    result = values.new_empty(capacity, len(weight), dtype=_result_dtype(values, bias, units))
+    _launch(result, values, weight, bias, worth, units, rows, count, activation=activation, parts=1, tile=tile)
     return result
 
 
@@ -92,6 +109,7 @@ def linear_in_parts(
     weight: Tensor,
     *,
     parts: int,
+    worth: Tensor | None = None,
     rows: Tensor | None = None,
     count: Tensor | None = None,
     tile: Tile | None = None,
@@ -103,7 +121,7 @@ def linear_in_parts(
     """
     capacity = len(values) if rows is None else len(rows)
     result = values.new_empty(parts, capacity, len(weight), dtype=torch.float32)
-    _launch(result, values, weight, None, rows, count, activation="none", parts=parts, tile=tile)
+    _launch(result, values, weight, None, worth, None, rows, count, activation="none", parts=parts, tile=tile)
     return result
 
 
@@ -113,6 +131,8 @@ def linear_reference(
     bias: Tensor | None = None,
     *,
     activation: str = "none",
+    worth: Tensor | None = None,
+    units: Tensor | None = None,
     rows: Tensor | None = None,
     count: Tensor | None = None,
     tile: Tile | None = None,
@@ -120,10 +140,16 @@ def linear_reference(
     """The same in plain torch."""
     capacity = len(values) if rows is None else len(rows)
     chosen = live(values, count) if rows is None else values[live(rows, count)]
+    dtype = _result_dtype(values, bias, units)
+    if worth is not None:  # e4m3 is multiplied in float32, which is exact
+        chosen, weight = chosen.float(), weight.float() * worth[:, None]
+        bias = None if bias is None else bias.float()
     result = F.linear(chosen, weight, bias)
     if activation != "none":
         result = F.gelu(result, approximate="tanh" if activation == "gelu_tanh" else "none")
-    return with_capacity(result, capacity)
+    if units is not None:
+        result = rounded(result, units)
+    return with_capacity(result.to(dtype), capacity)
 
 
 def linear_in_parts_reference(
@@ -131,14 +157,23 @@ def linear_in_parts_reference(
     weight: Tensor,
     *,
     parts: int,
+    worth: Tensor | None = None,
     rows: Tensor | None = None,
     count: Tensor | None = None,
     tile: Tile | None = None,
 ) -> Tensor:
     """The same in plain torch, but all in the first part: only the sum is defined."""
-    values, weight = at_least_float32(values), at_least_float32(weight)
-    product = linear_reference(values, weight, rows=rows, count=count)
+    values, weight = (each.float() if each.dtype == EIGHT else at_least_float32(each) for each in (values, weight))
+    product = linear_reference(values, weight, worth=worth, rows=rows, count=count)
     return with_capacity(product[None], parts)
+
+
+def _result_dtype(values: Tensor, bias: Tensor | None, units: Tensor | None) -> torch.dtype:
+    if units is not None:
+        return EIGHT
+    if values.dtype != EIGHT:
+        return values.dtype
+    return torch.float32 if bias is None else bias.dtype
 
 
 def _launch(
@@ -146,6 +181,8 @@ def _launch(
     values: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    worth: Tensor | None,
+    units: Tensor | None,
     rows: Tensor | None,
     count: Tensor | None,
     *,
@@ -168,6 +205,8 @@ def _launch(
         descriptor(weight, (tile.columns, tile.depth)),
         weight,
         bias,
+        worth,
+        units,
         rows,
         count,
         capacity,
@@ -193,9 +232,10 @@ def plan(rows: int, weight: Tensor, *, activated: bool = False, divisible: bool 
     if weight.dtype == torch.float32:
         return PLAIN_TILE, 1
     choices = []
-    for tile in TILES:
+    for tile in EIGHT_TILES if weight.dtype == EIGHT else TILES:
         for parts in (1, 2, 4, MOST_PARTS) if divisible else (1,):
-            if parts > 1 and parts * tile.depth > inputs:
+            # Parts are float32: those of the largest tile do not fit in shared memory beside what is loaded ahead.
+            if parts > 1 and (parts * tile.depth > inputs or tile.rows * tile.columns > LARGEST_OF_PARTS):
                 continue
             tiles = parts * blocks(rows, tile.rows) * blocks(outputs, tile.columns)
             each = inputs / parts / 1000 * tile.per_input + tile.around + activated * tile.activation
@@ -229,6 +269,8 @@ def _linear(
     weight,  # (OUTPUTS, INPUTS): tiles of (COLUMNS, DEPTH)
     numbers,  # of the same, a pointer
     bias,  # (OUTPUTS,), or None
+    worth,  # (OUTPUTS,) float32, or None
+    units,  # (OUTPUTS,) float32, or None
     rows,  # (capacity,) int32, or None
     count,  # (1,) int32, or None
     capacity,
@@ -277,7 +319,7 @@ def _linear(
             if rows is None:
                 tile = values.load([first, at])
                 if INTERPRETED:  # numpy warns of whatever is in rows that are not there
-                    tile = tl.where((row < end)[:, None], tile, 0.0)
+                    tile = tl.where((row < end)[:, None], tile.to(sums.dtype), 0.0).to(tile.dtype)
             elif INPUTS % (PARTS * DEPTH) == 0:
                 tile = tl.load(left + at)
             else:
@@ -286,11 +328,15 @@ def _linear(
 
         column = first_column + tl.arange(0, COLUMNS)
         there = column < OUTPUTS
+        if worth is not None:
+            sums *= tl.load(worth + column, mask=there, other=0.0)[None, :]
         if bias is not None:
             sums += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)[None, :]
         if ACTIVATION == "gelu":
             sums = gelu(sums, result.dtype.element_ty == tl.float32)
         elif ACTIVATION == "gelu_tanh":  # tanh by way of the sigmoid
             sums = quotient(sums, 1.0 + tl.exp2(-2.302208198 * (sums + 0.044715 * sums * sums * sums)))
+        if units is not None:
+            sums *= tl.load(units + column, mask=there, other=0.0)[None, :]
         to = result + (part.to(tl.int64) * capacity + row)[:, None] * OUTPUTS + column[None, :]
-        tl.store(to, sums.to(result.dtype.element_ty), mask=(row < end)[:, None] & there[None, :])
+        tl.store(to, stored_as(sums, result.dtype.element_ty), mask=(row < end)[:, None] & there[None, :])

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from thresher.core.scores import at_least_float32
 from thresher.engine.kernels.distances import Distances, distance_terms_reference
+from thresher.engine.kernels.eight import stored_as
 from thresher.engine.kernels.toolchain import dot, jit, tl
 
 LOG2_E = tl.constexpr(math.log2(math.e))  # exponentials are taken to base 2, the GPU's own
@@ -66,11 +67,28 @@ def logits_reference(
 
 
 @jit
+def asks(positions, rows, live, EVERY: tl.constexpr):
+    """Whether queries' attention counts, by their original positions: see `counted_queries`."""
+    at = tl.load(positions + rows, mask=live, other=1)
+    if EVERY == 0:
+        counted = at == 0
+    else:
+        counted = at % EVERY == 0
+    return counted & live
+
+
+@jit
 def tile(part, rows, live, ROW: tl.constexpr, WIDTH: tl.constexpr, TILE_WIDTH: tl.constexpr):
-    """(rows, TILE_WIDTH) of one head's queries, keys or values; zeros where there is nothing."""
+    """(rows, TILE_WIDTH) of one head's queries, keys or values; zeros where there is nothing. live None: all are."""
     columns = tl.arange(0, TILE_WIDTH)
-    mask = live[:, None] & (columns < WIDTH)[None, :]
-    return tl.load(part + rows.to(tl.int64)[:, None] * ROW + columns[None, :], mask=mask, other=0.0)
+    at = part + rows.to(tl.int64)[:, None] * ROW + columns[None, :]
+    if live is not None:
+        found = tl.load(at, mask=live[:, None] & (columns < WIDTH)[None, :], other=0.0)
+    elif WIDTH == TILE_WIDTH:
+        found = tl.load(at)
+    else:
+        found = tl.load(at, mask=(columns < WIDTH)[None, :], other=0.0)
+    return found
 
 
 @jit
@@ -125,8 +143,13 @@ def lengths_of(vectors):
 
 
 @jit
-def store_context(context, rows, live, tile_values, ROW: tl.constexpr, WIDTH: tl.constexpr, TILE_WIDTH: tl.constexpr):
+def store_context(
+    context, rows, live, tile_values, units, ROW: tl.constexpr, WIDTH: tl.constexpr, TILE_WIDTH: tl.constexpr
+):
+    """units: (WIDTH,) float32 of this head, or None."""
     columns = tl.arange(0, TILE_WIDTH)
-    mask = live[:, None] & (columns < WIDTH)[None, :]
+    there = columns < WIDTH
+    if units is not None:
+        tile_values *= tl.load(units + columns, mask=there, other=0.0)[None, :]
     at = context + rows.to(tl.int64)[:, None] * ROW + columns[None, :]
-    tl.store(at, tile_values.to(context.dtype.element_ty), mask=mask)
+    tl.store(at, stored_as(tile_values, context.dtype.element_ty), mask=live[:, None] & there[None, :])

@@ -4,6 +4,8 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from thresher.engine.eight import rounded
+from thresher.engine.kernels.eight import stored_as
 from thresher.engine.kernels.toolchain import (
     begin,
     blocks,
@@ -32,14 +34,17 @@ def add_norm(
     rows: Tensor | None = None,
     count: Tensor | None = None,
     sums: Tensor | None = None,
+    units: Tensor | None = None,
+    eight: Tensor | None = None,
 ) -> Tensor:
     """LayerNorm(values + offset + residual[rows]): (capacity, width), in the dtype of the residual if there is one.
 
     values: (capacity, width), or (parts, capacity, width) to be added up; residual: (any, width); offset, weight, bias:
     (width,); rows: (capacity,) int32, the residual's row of each value, or None: the same row; count: (1,) int32 live
-    rows, or None: all; sums: (capacity, width), where what was normalised is stored.
+    rows, or None: all; sums: (capacity, width), where what was normalised is stored; eight: (capacity, width) e4m3,
+    where the result times units, (width,) float32, is stored.
     """
-    require_contiguous(values=values, residual=residual, sums=sums)
+    require_contiguous(values=values, residual=residual, sums=sums, eight=eight)
     capacity, width = values.shape[-2:]
     result = (values if residual is None else residual).new_empty(capacity, width)
     tile_width = power_of_two(width)
@@ -56,6 +61,8 @@ def add_norm(
         rows,
         count,
         sums,
+        units,
+        eight,
         capacity,
         epsilon,
         PARTS=1 if values.dim() == 2 else len(values),
@@ -78,6 +85,8 @@ def add_norm_reference(
     rows: Tensor | None = None,
     count: Tensor | None = None,
     sums: Tensor | None = None,
+    units: Tensor | None = None,
+    eight: Tensor | None = None,
 ) -> Tensor:
     """The same in plain torch."""
     dtype = values.dtype if residual is None else residual.dtype
@@ -88,7 +97,10 @@ def add_norm_reference(
         total = total + (residual[: len(total)] if rows is None else residual[live(rows, count)])
     if sums is not None:
         sums[: len(total)] = total
-    return with_capacity(F.layer_norm(total, total.shape[-1:], weight, bias, epsilon), values.shape[-2])
+    final = F.layer_norm(total, total.shape[-1:], weight, bias, epsilon)
+    if eight is not None and units is not None:
+        eight[: len(total)] = rounded(final, units).to(eight.dtype)
+    return with_capacity(final, values.shape[-2])
 
 
 @jit
@@ -113,6 +125,8 @@ def _add_norm(
     rows,  # (capacity,) int32, or None
     count,  # (1,) int32, or None
     sums,  # (capacity, WIDTH), or None
+    units,  # (WIDTH,) float32, or None
+    eight,  # (capacity, WIDTH) e4m3, or None
     capacity,
     epsilon,
     PARTS: tl.constexpr,
@@ -146,3 +160,6 @@ def _add_norm(
             tl.store(sums + at, total.to(sums.dtype.element_ty), mask=mask)
         final = normalised(total, weight, bias, epsilon, columns, there, WIDTH)
         tl.store(result + at, final.to(result.dtype.element_ty), mask=mask)
+        if eight is not None:
+            final *= tl.load(units + columns, mask=there, other=0.0)[None, :]
+            tl.store(eight + at, stored_as(final, eight.dtype.element_ty), mask=mask)

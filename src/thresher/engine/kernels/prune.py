@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from thresher.core.scores import counted_queries
+from thresher.engine.kernels.logits import asks
 from thresher.engine.kernels.toolchain import begin, jit, launching, power_of_two, require_contiguous, tl, with_capacity
 
 TOKENS = 1024  # of a run, decided or moved at once
@@ -47,13 +49,14 @@ def prune(
     max_length: int,
     scale: str = "relative",
     score: str = "attention",
+    score_queries: int = 1,
 ) -> Kept:
     """Keep the tokens whose score is above the threshold, and the protected ones: at least one in every run.
 
     received: (heads, capacity) float32 by head, attention's result for this score: "attention" is its mean over heads,
     "value" its sum over heads divided by the mean of that over the run's tokens; cu_seqlens: (sequences + 1,) int32;
-    positions: (capacity,) int32; protected: (capacity,) bool. scale "paper" divides the score by the run's length. A
-    threshold of zero or less keeps everything.
+    positions: (capacity,) int32; protected: (capacity,) bool. scale "paper" divides the score by the run's length;
+    score_queries: whose attention it is, see `counted_queries`. A threshold of zero or less keeps everything.
     """
     require_contiguous(received=received, cu_seqlens=cu_seqlens, positions=positions, protected=protected)
     heads, capacity = received.shape
@@ -65,7 +68,12 @@ def prune(
         positions=torch.empty_like(positions),
         protected=torch.empty_like(protected),
     )
-    shared = {"keep": kept.keep.view(torch.uint8), "cu_seqlens": cu_seqlens, "protected": protected.view(torch.uint8)}
+    shared = {
+        "keep": kept.keep.view(torch.uint8),
+        "cu_seqlens": cu_seqlens,
+        "positions": positions,
+        "protected": protected.view(torch.uint8),
+    }
     decided = {
         "received": received,
         "threshold": float(threshold),
@@ -73,13 +81,13 @@ def prune(
         "HEADS": heads,
         "PAPER": scale == "paper",
         "BY_VALUE": score == "value",
+        "EVERY": 1 if score == "value" else score_queries,  # by value, scores have a mean of their own
     }
     moved = {
         "rows": kept.rows,
         "new_cu_seqlens": kept.cu_seqlens,
         "new_positions": kept.positions,
         "new_protected": kept.protected.view(torch.uint8),
-        "positions": positions,
         "sequences": sequences,
     }
     if sequences <= FEW_RUNS and capacity <= FEW_TOKENS:
@@ -105,13 +113,22 @@ def prune_reference(
     max_length: int,
     scale: str = "relative",
     score: str = "attention",
+    score_queries: int = 1,
 ) -> Kept:
     """The same in plain torch, equal to the last decision: heads are added in order, divisions are rounded once."""
     total, lengths = int(cu_seqlens[-1]), cu_seqlens.diff()
     scores = torch.zeros_like(received[0, :total])
     for by_head in received[:, :total]:
         scores = scores + by_head
-    scores = _over_mean(scores, lengths) if score == "value" else scores / received.shape[0]
+    counted = counted_queries(positions[:total], score_queries)
+    if score == "value":
+        scores = _over_mean(scores, lengths)
+    elif counted is None:
+        scores = scores / received.shape[0]
+    else:
+        run = torch.repeat_interleave(lengths.long())
+        count = torch.zeros_like(lengths).index_add(0, run, counted.int())
+        scores = scores / ((count * received.shape[0]).to(scores.dtype) / lengths)[run]
     if scale == "paper":
         scores = scores / torch.repeat_interleave(lengths, lengths)
     keep = (scores > threshold) | protected[:total] | (threshold <= 0)
@@ -161,6 +178,12 @@ def _mean(total, length):
 
 
 @jit
+def _mean_by_attention(count, length, HEADS: tl.constexpr):
+    """What a token receives on average from so many queries of a run, over all heads."""
+    return tl.div_rn((count * HEADS).to(tl.float32), tl.maximum(length, 1).to(tl.float32))
+
+
+@jit
 def _unit_and_mean(received, start, end, capacity, HEADS: tl.constexpr, BLOCK: tl.constexpr):
     """Of a run's scores by value: the unit they are counted in, and their mean in it."""
     peaks = tl.zeros((BLOCK,), tl.float32)
@@ -198,6 +221,7 @@ def _decide_and_compact(
     HEADS: tl.constexpr,
     PAPER: tl.constexpr,
     BY_VALUE: tl.constexpr,
+    EVERY: tl.constexpr,
     RUNS: tl.constexpr,
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
@@ -209,13 +233,17 @@ def _decide_and_compact(
     starts = tl.load(cu_seqlens + run, mask=run <= sequences, other=0)
     score = _added_up(received, old, live, capacity, HEADS, BLOCK)
     mean = tl.full((BLOCK,), HEADS, tl.float32)
-    if PAPER or BY_VALUE:
+    if PAPER or BY_VALUE or EVERY != 1:
         ends = tl.load(cu_seqlens + run + 1, mask=run < sequences, other=0)
         inside = (old[None, :] >= starts[:, None]) & (old[None, :] < ends[:, None])
     if BY_VALUE:
         score *= _by_row(inside, _unit(tl.max(tl.where(inside, score[None, :], 0.0), 1)))
         totals = tl.sum(tl.where(inside, score.to(tl.int64)[None, :], 0), 1)
         mean = tl.where(live, _by_row(inside, _mean(totals, ends - starts)), 1.0)
+    if EVERY != 1:
+        asked = asks(positions, old, live, EVERY).to(tl.int32)
+        asked = tl.sum(tl.where(inside, asked[None, :], 0), 1)
+        mean = tl.where(live, _by_row(inside, _mean_by_attention(asked, ends - starts, HEADS)), 1.0)
     # The plain division is approximate on a GPU; a decision must not depend on that.
     score = tl.div_rn(score, mean)
     if PAPER:
@@ -238,12 +266,14 @@ def _decide(
     counts,  # (sequences,) int32
     received,  # (HEADS, capacity) float32
     cu_seqlens,  # (sequences + 1,) int32
+    positions,  # (capacity,) int32
     protected,  # (capacity,) uint8
     threshold,
     capacity,
     HEADS: tl.constexpr,
     PAPER: tl.constexpr,
     BY_VALUE: tl.constexpr,
+    EVERY: tl.constexpr,
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
@@ -256,6 +286,12 @@ def _decide(
     if BY_VALUE:
         unit, of_run = _unit_and_mean(received, start, end, capacity, HEADS, BLOCK)
         mean = nought + of_run
+    if EVERY != 1:
+        asked = tl.zeros((BLOCK,), tl.int32)
+        for first in range(start, end, BLOCK):
+            rows = first + tl.arange(0, BLOCK)
+            asked += asks(positions, rows, rows < end, EVERY).to(tl.int32)
+        mean = nought + _mean_by_attention(tl.sum(asked, 0), end - start, HEADS)
     count = 0
     for first in range(start, end, BLOCK):
         rows = first + tl.arange(0, BLOCK)

@@ -41,6 +41,7 @@ __all__ = [
     "RUNS_INTERPRETED",
     "begin",
     "blocks",
+    "capability",
     "descriptor",
     "dot",
     "fetch",
@@ -74,12 +75,12 @@ def launching(tensor: Tensor, **options: Any) -> dict[str, Any]:
     """Options of a launch on the tensor's device. From compute capability 9 on kernels may start before the one in
     front has ended, see `begin`; elsewhere they are launched one after the other.
     """
-    early = not RUNS_INTERPRETED and _capability(tensor.device) >= (9, 0)
+    early = not RUNS_INTERPRETED and capability(tensor.device) >= (9, 0)
     return {**options, "EARLY": early, **({"launch_pdl": True} if early else {})}
 
 
 @functools.cache
-def _capability(device: torch.device) -> tuple[int, int]:
+def capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
@@ -109,7 +110,11 @@ def begin(EARLY: tl.constexpr):
 
 @jit
 def dot(left, right, sums):
-    """sums + left @ right. Half precision is multiplied exactly and added up in float32; float32 never becomes TF32."""
+    """sums + left @ right. Half precision is multiplied exactly and added up in float32; float32 never becomes TF32.
+
+    Of e4m3 products, tensor cores of compute capability 9.0 add up fewer bits than float32 has. That moves a result by
+    5e-4 of its size (768 inputs) or 1e-3 (3,072), where rounding its factors to e4m3 moves it by some 4e-2; to add such
+    sums to float32 ones after every 128 inputs took 10% to 38% longer (benchmarks/gpu/NOTES.md)."""
     if INTERPRETED:  # its matrix product reads bfloat16 as integers
         left = left.to(tl.float32)
         right = right.to(tl.float32)

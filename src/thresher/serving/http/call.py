@@ -1,12 +1,14 @@
 """What a route knows while it answers: its run, how it is asked, and what was computed for it so far."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from thresher.engine.windows import Item
-from thresher.serving.errors import Overloaded
+from thresher.serving.errors import Abandoned, Expired, Overloaded
 from thresher.serving.house import House
 from thresher.serving.run import Ask, Served, ServedRun
 from thresher.serving.threads import await_in_passing
@@ -25,6 +27,7 @@ class Call:
     run: ServedRun | None = None
     served: list[Served] = field(default_factory=list)
     aside_s: float = 0.0
+    arrived: float = field(default_factory=time.monotonic)
 
     def choose(self, heads: Sequence[str], model: str | None = None) -> ServedRun:
         """The run for this request; the path's name counts more than the body's."""
@@ -38,19 +41,46 @@ class Call:
         self.served.append(found)
         return found.answers
 
-    async def aside(self, work: Callable[[], Any]) -> Any:
-        """Do in another thread what does not go through the queue; few at a time."""
+    @property
+    def deadline(self) -> float:
+        """Of the whole request, on the queue's clock."""
+        assert self.run is not None  # as above
+        longest = self.run.setting.limits.timeout_s
+        return self.arrived + min(self.ask.timeout_s or longest, longest)
+
+    async def aside(self, work: Callable[[Callable[[], None]], Any], *, tokens: int) -> Any:
+        """Do in another thread what does not go through the queue: so many tokens, of few requests at a time.
+
+        `work` is given what it calls before each part, which raises where the client hung up, or it is too late.
+        """
+        run, deadline = self.run, self.deadline
+        assert run is not None  # as above
+        run.check_health(self.house.patience)
+        run.queue.check(tokens, deadline, degrade=False)
         if self.house.waiting_aside >= MOST_ASIDE:
             raise Overloaded(f"{MOST_ASIDE} requests wait to be explained; try again", retry_after=2.0)
-        loop = asyncio.get_running_loop()
-        begin = loop.time()
+        gone = None if self.ask.hung_up is None else self.ask.hung_up()
+        late = Expired(f"not computed within {deadline - self.arrived:.1f} s; try again, or send less")
+
+        def wanted() -> None:
+            if gone is not None and gone.done():
+                raise Abandoned("hung up")
+            if time.monotonic() > deadline:
+                raise late
+
+        began = time.monotonic()
         self.house.waiting_aside += 1
         try:
-            async with self.house.aside:
-                return await await_in_passing(work)
+            async with asyncio.timeout(deadline - began), self.house.aside:
+                wanted()
+                return await await_in_passing(partial(work, wanted))
+        except TimeoutError as error:
+            raise late from error
         finally:
             self.house.waiting_aside -= 1
-            self.aside_s += loop.time() - begin
+            self.aside_s += time.monotonic() - began
+            if gone is not None:
+                gone.cancel()
 
     def headers(self, total_s: float) -> dict[str, str]:
         """As text-embeddings-inference writes them, in milliseconds, and what only pruning has to say."""

@@ -2,11 +2,11 @@
 
 import asyncio
 import hmac
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from starlette.requests import ClientDisconnect, Request
-
-from thresher.serving.errors import BadRequest, ServingError, TooLarge
+from thresher.serving.errors import BadRequest, Overloaded, ServingError, TooLarge
+from thresher.serving.http.asgi import Disconnected, Request
 
 PATIENT = 16  # times the limit that is read, and forgotten, before a client is hung up on
 
@@ -24,41 +24,84 @@ def check_key(request: Request, key: bytes | None) -> None:
     time."""
     if key is None:
         return
-    given = request.headers.get("authorization") or request.headers.get("x-api-key", "")
+    given = request.header("authorization") or request.header("x-api-key") or ""
     given = given[7:] if given[:7].lower() == "bearer " else given
-    if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), key):
+    if not hmac.compare_digest(given.encode("latin-1"), key):  # the bytes as they came
         raise Unauthorized("the key is missing or wrong; send it as: Authorization: Bearer KEY")
 
 
-async def read_body(request: Request, *, limit: int, timeout: float) -> bytes:
+class Room:
+    """Bytes of all bodies that are here at once: many connections, each with a body that is allowed, are too much."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.taken = most, 0
+
+    @contextmanager
+    def place(self) -> "Iterator[Place]":
+        """For the body of one request, for as long as that is in work."""
+        one = Place(self)
+        try:
+            yield one
+        finally:
+            one.leave()
+
+
+class Place:
+    """What one body takes of the room."""
+
+    def __init__(self, room: Room) -> None:
+        self._room, self._taken = room, 0
+
+    def take(self, size: int) -> bool:
+        """Whether there was room for so many bytes more."""
+        if self._room.taken + size > self._room.most:
+            return False
+        self._room.taken += size
+        self._taken += size
+        return True
+
+    def leave(self) -> None:
+        self._room.taken -= self._taken
+        self._taken = 0
+
+
+async def read_body(request: Request, place: Place, *, limit: int, timeout: float) -> bytes:
     """All of it, refused as soon as it is known to be too large, and not waited for for ever."""
-    said = request.headers.get("content-length", "")
+    said = request.header("content-length") or ""
     parts: list[bytes] = []
-    size, too_big = 0, said.isdigit() and int(said) > limit
+    size, refusal = 0, too_large(limit) if said.isdigit() and int(said) > limit else None
     try:
         async with asyncio.timeout(timeout):
-            async for part in request.stream():
+            while (part := await request.part()) is not None:
                 size += len(part)
-                too_big = too_big or size > limit
-                if too_big and size > PATIENT * limit:
-                    break
-                if too_big:
-                    parts.clear()  # read on, because a client that still sends does not see the refusal
-                else:
+                if refusal is None and size > limit:
+                    refusal = too_large(limit)
+                elif refusal is None and not place.take(len(part)):
+                    refusal = Overloaded("others send too much at once; try again", retry_after=1.0)
+                if refusal is None:
                     parts.append(part)
+                    continue
+                parts.clear()  # and read on, because a client that still sends does not see the refusal
+                place.leave()
+                if size > PATIENT * limit:
+                    break
     except TimeoutError as error:
-        if not too_big:
+        if refusal is None:
             raise TooSlow(f"the body did not come within {timeout:g} s; send it faster, or less of it") from error
-    except ClientDisconnect as error:
+    except Disconnected as error:
         raise BadRequest("the body is not complete") from error
-    if too_big:
-        raise TooLarge(f"the body is larger than {limit} bytes; send fewer texts at a time, or raise --max-body-mb")
+    if refusal is not None:
+        raise refusal
     return b"".join(parts)
 
 
-def wanted_timeout(headers: Any) -> float | None:
+def too_large(limit: int) -> ServingError:
+    return TooLarge(f"the body is larger than {limit} bytes; send fewer texts at a time, or raise --max-body-mb")
+
+
+def wanted_timeout(request: Request) -> float | None:
     """How many seconds a client gives us, if it says so."""
-    given = headers.get("x-thresher-timeout")
+    given = request.header("x-thresher-timeout")
     if given is None:
         return None
     try:

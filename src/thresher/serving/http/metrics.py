@@ -19,7 +19,10 @@ STANDING: dict[str, tuple[str, Callable[[ServedRun], float | None]]] = {
     "flying_tokens": ("tokens that are computed now", lambda run: run.queue.flying),
     "estimated_wait_seconds": ("until all that waits is computed", lambda run: run.queue.pace.wait(run.queue.load)),
     "tokens_per_second": ("pace of full batches", lambda run: 1 / run.queue.pace.seconds_per_token),
-    "dial": ("dial of the gear that is on", lambda run: run.gears.gear.dial * run.setting.dial),
+    "dial": (
+        "dial of the gear that is on",
+        lambda run: 0.0 if run.drift.dense else run.gears.gear.dial * run.setting.dial,
+    ),
     "engine_silent_seconds": ("since the engine's last sign of life", lambda run: run.worker.silent),
     "drift_index": ("stability index of kept ratios against the calibration", lambda run: run.drift.index),
     "drift_agreement": ("of a sample of answers with the dense model's", lambda run: run.drift.agreement),

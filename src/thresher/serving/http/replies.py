@@ -3,25 +3,26 @@
 from typing import Any
 
 import msgspec
-from starlette.responses import Response
 
 from thresher.serving.errors import ServingError
+from thresher.serving.http.asgi import Reply
+from thresher.text import shortened
 
+MOST = 2000  # characters of a message: some say what a client sent
 TEI, OPENAI, COHERE = "tei", "openai", "cohere"
-JSON = "application/json"
 # OpenAI's names; clients choose their exceptions by the status.
 OPENAI_TYPES = {429: "rate_limit_exceeded", 401: "authentication_error", 404: "not_found_error"}
 
 
-def json_reply(value: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(value), status_code=status, headers=headers, media_type=JSON)
+def json_reply(value: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Reply:
+    return Reply(msgspec.json.encode(value), status=status, headers=headers or {})
 
 
 def error_reply(
     style: str, message: str, *, kind: str, status: int, retry_after: int | None = None, headers: Any = None
-) -> Response:
+) -> Reply:
     """In the style of a route: text-embeddings-inference's, OpenAI's (and vLLM's), or Cohere's."""
-    message = " ".join(message.split())
+    message = shortened(" ".join(message.split()), MOST)
     if style != TEI and status == 422:
         status = 400  # what the others say of a bad request
     if style == OPENAI:
@@ -37,6 +38,6 @@ def error_reply(
     return json_reply(body, status=status, headers=more)
 
 
-def refusal(style: str, error: ServingError, headers: dict[str, str] | None = None) -> Response:
+def refusal(style: str, error: ServingError, headers: dict[str, str] | None = None) -> Reply:
     about = {"kind": error.kind, "status": error.status, "retry_after": error.retry_after}
     return error_reply(style, str(error), headers=headers, **about)  # type: ignore[arg-type]  # each as named

@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 Texts = str | list[str]
 Inputs = str | list[str | list[str]]  # a text, a pair, or a batch of both
 Embeddable = str | list[str | int | list[int]]  # a text, texts, token ids, or lists of token ids
+Direction = Literal["left", "right", "Left", "Right"]
 
 
 class Common(Struct, kw_only=True):
@@ -19,14 +20,14 @@ class Common(Struct, kw_only=True):
 class Predict(Common):
     inputs: Inputs
     truncate: bool | None = None
-    truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
+    truncation_direction: Direction = "right"
     raw_scores: bool = False
 
 
 class Embed(Common):
     inputs: Embeddable
     truncate: bool | None = None
-    truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
+    truncation_direction: Direction = "right"
     prompt_name: str | None = None
     normalize: bool | None = None
     dimensions: int | None = None
@@ -37,9 +38,15 @@ class Sentences(Struct):
     sentences: list[str]
 
 
+class SimilarityParameters(Struct):
+    truncate: bool | None = None
+    truncation_direction: Direction = "right"
+    prompt_name: str | None = None
+
+
 class Similarity(Common):
     inputs: Sentences
-    parameters: dict[str, Any] | None = None
+    parameters: SimilarityParameters | None = None
 
 
 class Tokenize(Common):
@@ -55,6 +62,7 @@ class Rerank(Common):
     texts: list[str] | None = None
     documents: list[str | dict[str, Any]] | None = None
     truncate: bool | None = None
+    truncation_direction: Direction = "right"
     raw_scores: bool = False
     return_text: bool = False
     return_documents: bool | None = None
@@ -100,9 +108,14 @@ class Score(Common):
 
 
 class Task(Common):
-    """What huggingface_hub posts to a model's own address; what `inputs` is depends on the head."""
+    """What huggingface_hub posts to a model's own address, and text-embeddings-inference takes there; what `inputs` is
+    depends on the head, and a reranker also takes a query with its texts."""
 
-    inputs: Any
+    inputs: Any = UNSET
+    query: str | None = None
+    texts: list[str] | None = None
+    raw_scores: bool = False
+    return_text: bool = False
     parameters: dict[str, Any] | None = None
     truncate: bool | None = None
     normalize: bool | None = None

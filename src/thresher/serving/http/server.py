@@ -2,29 +2,30 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from thresher.errors import RunError
 from thresher.serving.house import House
+from thresher.serving.http.app import App
+from thresher.serving.http.protocol import protocol
+from thresher.serving.memory import keep_what_stays
 
 log = logging.getLogger("thresher.serving")
 
 
 class Server(uvicorn.Server):
     """SIGTERM and Ctrl-C: unready at once, then everything that was let in is answered, then the end. A second one
-    does not wait. SIGHUP: runs are loaded anew."""
+    does not wait. SIGHUP: runs are loaded anew; gone_s later nothing is left of the old ones."""
 
-    def __init__(self, config: uvicorn.Config, house: House, *, unready_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, house: House, *, unready_s: float, gone_s: float) -> None:
         super().__init__(config)
-        self.house, self.unready_s = house, unready_s
+        self.house, self.unready_s, self.gone_s = house, unready_s, gone_s
         self._reloading: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
@@ -55,48 +56,12 @@ class Server(uvicorn.Server):
 
     def _reload(self) -> None:
         if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.get_running_loop().create_task(self.house.reload())
+            self._reloading = asyncio.get_running_loop().create_task(self._anew())
 
-
-def protocol(head_s: float) -> type[asyncio.Protocol]:
-    """uvicorn's own, with a clock for heads: it waits for ever for one that was begun, and such connections are
-    counted."""
-    base: Any = AutoHTTPProtocol
-
-    class Impatient(base):  # type: ignore[misc]  # one of two classes, by what is installed
-        _clock: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._watch()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._watch()
-
-        def connection_lost(self, error: Exception | None) -> None:
-            super().connection_lost(error)
-            self._stop()
-
-        def _headless(self) -> bool:
-            return self.cycle is None or bool(self.cycle.response_complete)
-
-        def _watch(self) -> None:
-            if not self._headless():
-                self._stop()
-            elif self._clock is None:
-                self._clock = self.loop.call_later(head_s, self._late)
-
-        def _late(self) -> None:
-            if self._headless():
-                self.transport.close()
-
-        def _stop(self) -> None:
-            if self._clock is not None:
-                self._clock.cancel()
-                self._clock = None
-
-    return Impatient
+    async def _anew(self) -> None:
+        gc.unfreeze()
+        await self.house.reload()
+        asyncio.get_running_loop().call_later(self.gone_s, keep_what_stays)
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -113,37 +78,44 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def run_server(
-    app: Starlette,
-    house: House,
+    app: App,
     listening: socket.socket,
     *,
     drain_s: float,
     unready_s: float,
     connections: int,
-    head_s: float,
+    wire_s: float,
     ready: Callable[[], None],
 ) -> None:
-    """Until a signal ends it; `ready` is called once it listens. head_s: in which the head of a request must come."""
+    """Until a signal ends it; `ready` is called once it listens. wire_s: in which the head of a request must come, and
+    an answer be taken."""
     config = uvicorn.Config(
         app,
-        http=protocol(head_s),
+        interface="asgi3",
+        ws="none",
+        proxy_headers=False,
+        http=protocol(wire_s),
         lifespan="on",
         access_log=False,
         log_config=None,
         server_header=False,
-        limit_concurrency=connections,
         timeout_graceful_shutdown=max(1, round(drain_s)),
         timeout_keep_alive=30,
     )
-    server = Server(config, house, unready_s=unready_s)
+    server = Server(config, app.house, unready_s=unready_s, gone_s=wire_s + drain_s)
+    app.crowded = lambda: len(server.server_state.connections) > connections
 
     async def serve() -> None:
         announced = asyncio.get_running_loop().create_task(_announced(server, ready))
         await server.serve(sockets=[listening])
         announced.cancel()
 
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(serve())
+    keep_what_stays()
+    try:
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(serve())
+    finally:
+        gc.unfreeze()  # whoever called from Python goes on
 
 
 async def _announced(server: uvicorn.Server, ready: Callable[[], None]) -> None:

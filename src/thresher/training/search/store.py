@@ -16,7 +16,7 @@ from thresher.models.attach import encoder_shape
 from thresher.tasks.splits import fingerprint
 from thresher.tasks.task import Example
 from thresher.training.search.trial import Setup
-from thresher.training.standing import FREE_TO_CHANGE
+from thresher.training.state import FREE_TO_CHANGE
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -76,7 +76,7 @@ def identity_of(setup: Setup, settings: SearchConfig, model: Any, *, finetune: b
         "model": [model.config.model_type, *encoder_shape(model).numbers()],
         "weights": _weights_digest(model),
         "finetune": finetune,
-        "data": _rows_digest(setup.task.train, setup.task.selection),
+        "data": _rows_digest(setup.task.train, setup.task.selection, *([setup.task.more] if setup.task.more else [])),
     }
 
 

@@ -139,7 +139,7 @@ def first_trial(
     """
     config = replace(setup.train, target_flops=target, lambda_=None, evals_per_stage=EVALUATIONS)
     trainer = _trainer(TrialGuide(setup), model, tokenizer, config, target, progress, finetune=finetune)
-    for text in trainer.truncation():
+    for text in trainer.rows.truncation():
         progress.note(text)
     run = trainer.method.run
     lowest = lowest_flops(run.shape, run.lengths, [1.0] * run.shape.layers, protected=run.protected)
@@ -209,8 +209,9 @@ def weights_of(setup: Setup, target: float) -> dict[str, Tensor]:
 
 
 def truth_of(setup: Setup, dense: NDArray[Any]) -> Truth:
-    """What the selection rows are judged against: their labels, or without any the dense model's outputs `dense`."""
-    return setup.task.spec.truth(setup.task.selection, dense=dense, data=setup.selection)
+    """What the selection rows are judged against: their labels, or without any the dense model's outputs `dense`. They
+    also choose the null threshold."""
+    return setup.task.spec.truth(setup.task.selection, dense=dense, data=setup.selection).with_threshold(None)
 
 
 def _trainer(

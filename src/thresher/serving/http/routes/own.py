@@ -1,5 +1,6 @@
 """Routes of our own: what is served, and which layer dropped which token."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,12 +14,11 @@ from thresher.models.plan import check_dial
 from thresher.records import thresher_version
 from thresher.serving.errors import BadRequest
 from thresher.serving.explaining import Explained, explain_items
-from thresher.serving.house import House
 from thresher.serving.http.call import Call
 from thresher.serving.http.routes.reading import answer_rows, entity_rows
 from thresher.serving.http.routes.tei import CLASSIFIERS, EVERY, ranked_labels
 from thresher.serving.http.schemas import Explain
-from thresher.serving.run import ServedRun
+from thresher.serving.run import ServedRun, characters_of
 
 LONGEST = 200_000  # characters of a text that is explained
 MOST_DIALS = 4
@@ -37,12 +37,13 @@ async def explain(given: Explain, call: Call) -> Any:
     except ConfigError as error:
         raise BadRequest(str(error)) from error
     item: Item = given.text if given.pair is None else (given.text, given.pair)
-    found = [await call.aside(partial(_explained, run, item, dial)) for dial in dials]
+    least = run.least_tokens([item], characters_of([item]))
+    found = [await call.aside(partial(_explained, run, item, dial), tokens=least) for dial in dials]
     return {"run": run.name, "head": run.engine.head.means, "explanations": found}
 
 
-def _explained(run: ServedRun, item: Item, dial: float) -> dict[str, Any]:
-    (explained,) = explain_items(run, [item], dial=dial)
+def _explained(run: ServedRun, item: Item, dial: float, wanted: Callable[[], None]) -> dict[str, Any]:
+    (explained,) = explain_items(run, [item], dial=dial, wanted=wanted, timed=True)
     return {"dial": dial, **decision(explained), **_shape(explained), "ms": 1000 * explained.seconds}
 
 
@@ -75,13 +76,12 @@ def decision(explained: Explained) -> dict[str, Any]:
     return {"embedding": answers.outputs[0].tolist()}
 
 
-def info(house: House) -> dict[str, Any]:
-    """The server and all its runs; of a single run also what clients of text-embeddings-inference look for."""
-    runs = [_about(run) for run in house.runs.values()]
-    found: dict[str, Any] = {"version": thresher_version(), "server": "thresher", "runs": runs}
+def info(runs: Sequence[ServedRun]) -> dict[str, Any]:
+    """The server and these runs; of a single run also what clients of text-embeddings-inference look for."""
+    found: dict[str, Any] = {"version": thresher_version(), "server": "thresher", "runs": [_about(run) for run in runs]}
     if len(runs) > 1:
         return found
-    (run,) = house.runs.values()
+    (run,) = runs
     head = run.engine.head
     kinds: dict[str, Any] = {
         "embedding": {"embedding": {"pooling": head.reads}},

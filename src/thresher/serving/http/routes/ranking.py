@@ -1,6 +1,7 @@
 """Documents for a query as Cohere, Jina, vLLM and infinity have it."""
 
 import uuid
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,9 @@ import numpy as np
 from thresher.serving.errors import BadRequest, EmptyRequest
 from thresher.serving.explaining import explain_items, relevant_spans
 from thresher.serving.http.call import Call
-from thresher.serving.http.routes.tei import RERANKERS, scores_of
+from thresher.serving.http.routes.tei import RERANKERS, characters_of, encoded, scores_of, truncates
 from thresher.serving.http.schemas import CohereRerank, Rerank, Spans
+from thresher.serving.run import ServedRun
 
 THRESHOLD = 0.1  # of spans, where none is given, as Cohere's
 MOST_EXPLAINED = 64  # documents whose spans are looked for in one request
@@ -36,9 +38,10 @@ async def rank_documents(given: Rerank | CohereRerank, call: Call) -> Any:
     texts = texts_of(given.documents)
     if not texts:
         raise EmptyRequest("documents is empty; give at least one")
-    pairs = [(given.query, text) for text in texts]
-    answers = await call.compute(pairs, truncate=getattr(given, "truncate", None) is not False)
-    scores = scores_of(answers)
+    most = getattr(given, "max_tokens_per_doc", None)
+    pairs = [(given.query, text) for text in (texts if most is None else await _shortened(texts, most, run))]
+    answers = await call.compute(pairs, truncate=not isinstance(given, Rerank) or truncates(given))
+    scores = scores_of(answers, raw=getattr(given, "raw_scores", False))
     order = np.argsort(-scores, kind="stable")[: given.top_n].tolist()
     results: list[dict[str, Any]] = []
     for index in order:
@@ -46,7 +49,8 @@ async def rank_documents(given: Rerank | CohereRerank, call: Call) -> Any:
         results.append({"index": index, "relevance_score": float(scores[index]), **document})
     spans = getattr(given, "relevant_spans", None)
     if spans is not None and spans.mode == "enabled":
-        await _add_spans(results, [pairs[index] for index in order], spans, call)
+        tokens = int(answers.tokens[order].sum())
+        await _add_spans(results, [pairs[index] for index in order], spans, call, tokens=tokens)
     tokens = int(answers.tokens.sum())
     return {
         "id": str(uuid.uuid4()),
@@ -61,7 +65,26 @@ async def rank_documents(given: Rerank | CohereRerank, call: Call) -> Any:
     }
 
 
-async def _add_spans(results: list[dict[str, Any]], pairs: list[tuple[str, str]], spans: Spans, call: Call) -> None:
+async def _shortened(texts: list[str], most: int, run: ServedRun) -> list[str]:
+    """Each up to the end of so many of its tokens."""
+    if most < 1:
+        raise BadRequest(f"max_tokens_per_doc = {most} must be at least 1")
+    reader = characters_of(run)
+
+    def cut() -> list[str]:
+        found = [each.offsets for each in encoded(reader, texts, special=False)]
+        return [
+            text if len(places) <= most else text[: places[most - 1][1]]
+            for text, places in zip(texts, found, strict=True)
+        ]
+
+    shortened: list[str] = await run.tokenizing(sum(map(len, texts)), cut)
+    return shortened
+
+
+async def _add_spans(
+    results: list[dict[str, Any]], pairs: list[tuple[str, str]], spans: Spans, call: Call, *, tokens: int
+) -> None:
     """Tokens that survive pruning are what the score was made of."""
     run = call.run
     assert run is not None  # it was chosen before
@@ -70,6 +93,7 @@ async def _add_spans(results: list[dict[str, Any]], pairs: list[tuple[str, str]]
     if run.engine.executor.plan.dial == 0 or not run.engine.executor.plan.pruning_layers:
         raise BadRequest(f"{run.name} drops no tokens, so that it has no relevant_spans; serve a pruned run")
     threshold = THRESHOLD if spans.threshold is None else spans.threshold
-    explained = await call.aside(lambda: explain_items(run, pairs, dial=run.setting.dial))
+    work = partial(explain_items, run, pairs, dial=run.setting.dial)
+    explained = await call.aside(lambda wanted: work(wanted=wanted), tokens=tokens)
     for result, each in zip(results, explained, strict=True):
         result["relevant_spans"] = relevant_spans(each, threshold=threshold, most=spans.max_spans)

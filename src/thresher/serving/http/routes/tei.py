@@ -1,14 +1,18 @@
 """The routes of text-embeddings-inference, and the one that huggingface_hub posts to."""
 
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from thresher.engine.answers import Answers
 from thresher.engine.predictions import sigmoid
 from thresher.engine.windows import Item
-from thresher.serving.errors import BadRequest, EmptyRequest
+from thresher.errors import ConfigError, is_failure
+from thresher.serving.errors import BadRequest, BadText, EmptyRequest, TooLarge
 from thresher.serving.explaining import token_states
 from thresher.serving.http.call import Call
 from thresher.serving.http.schemas import (
@@ -16,16 +20,21 @@ from thresher.serving.http.schemas import (
     Embed,
     Predict,
     Rerank,
+    Sentences,
     Similarity,
+    SimilarityParameters,
     Tag,
     Task,
     Tokenize,
 )
-from thresher.serving.run import check_texts
+from thresher.serving.run import ServedRun, check_texts
+from thresher.text import first_line
 from thresher.tokenizing.fast import FastTokenizer
 
 CLASSIFIERS = ("classes", "labels", "value")
 RERANKERS = ("score", "value")  # many a folder of a reranker does not say that its one output is a score
+MOST_NUMBERS = 2**23  # of a reply's vectors: about a quarter of a gigabyte before they are JSON
+MOST_CHARACTERS = 2**20  # that are tokenized for a client, who gets several times as much back
 EVERY = (*CLASSIFIERS, "score", "embedding", "span", "tags")
 
 
@@ -60,13 +69,15 @@ def ranked_labels(answers: Answers, *, raw: bool) -> list[list[dict[str, Any]]]:
 async def predict(given: Predict, call: Call) -> Any:
     call.choose(CLASSIFIERS)
     items, batch = pairs_and_texts(given.inputs)
-    found = ranked_labels(await call.compute(items, truncate=_truncates(given, call)), raw=given.raw_scores)
+    found = ranked_labels(await call.compute(items, truncate=truncates(given)), raw=given.raw_scores)
     return found if batch else found[0]
 
 
 def scores_of(answers: Answers, *, raw: bool = False) -> Any:
-    """(texts,) a reranker's logits, or scores between 0 and 1."""
-    return answers.outputs[:, 0] if raw else sigmoid(answers.outputs[:, 0])
+    """(texts,) a reranker's logits, or scores between 0 and 1, which clients of TEI, Cohere and Jina count on, whatever
+    the folder makes of them elsewhere."""
+    logits = answers.outputs[:, 0]
+    return logits if raw else sigmoid(logits)
 
 
 async def rerank(given: Rerank, call: Call) -> Any:
@@ -76,7 +87,7 @@ async def rerank(given: Rerank, call: Call) -> Any:
 
         return await rank_documents(given, call)
     call.choose(RERANKERS)
-    answers = await call.compute([(given.query, text) for text in given.texts], truncate=_truncates(given, call))
+    answers = await call.compute([(given.query, text) for text in given.texts], truncate=truncates(given))
     scores = scores_of(answers, raw=given.raw_scores)
     found: list[dict[str, Any]] = []
     for index in np.argsort(-scores, kind="stable").tolist():
@@ -86,9 +97,10 @@ async def rerank(given: Rerank, call: Call) -> Any:
 
 
 async def embed(given: Embed | Task, call: Call) -> Any:
-    call.choose(("embedding",))
+    run = call.choose(("embedding",))
     items = embeddable(given.inputs)
-    answers = await call.compute(items, truncate=_truncates(given, call), prompt_name=given.prompt_name)
+    check_reply(run, vectors=len(items))
+    answers = await call.compute(items, truncate=truncates(given), prompt_name=given.prompt_name)
     return vectors(answers, normalize=given.normalize, dimensions=given.dimensions).tolist()
 
 
@@ -97,14 +109,16 @@ async def embed_all(given: Embed, call: Call) -> Any:
     items = embeddable(given.inputs)
     characters = sum(len(item) for item in items)
     tokens = await run.read(items, characters, given.prompt_name)
-    check_texts(tokens, truncate=_truncates(given, call), longest=run.engine.max_length)
-    return await call.aside(lambda: token_states(run, tokens))
+    check_texts(tokens, truncate=truncates(given), longest=run.engine.max_length)
+    check_reply(run, vectors=tokens.total)
+    return await call.aside(partial(token_states, run, tokens), tokens=tokens.total)
 
 
-async def similarity(given: Similarity | Task, call: Call) -> Any:
+async def similarity(given: Similarity, call: Call) -> Any:
     call.choose(("embedding",))
-    inputs: Any = given.inputs
-    answers = await call.compute([inputs.source_sentence, *inputs.sentences])
+    inputs, how = given.inputs, given.parameters or SimilarityParameters()
+    texts = [inputs.source_sentence, *inputs.sentences]
+    answers = await call.compute(texts, truncate=truncates(how), prompt_name=how.prompt_name)
     found = vectors(answers, normalize=True, dimensions=None)
     return (found[1:] @ found[0]).tolist()
 
@@ -115,19 +129,50 @@ async def tokenize(given: Tokenize, call: Call) -> Any:
     texts = [given.inputs] if isinstance(given.inputs, str) else given.inputs
     if not texts:
         raise EmptyRequest("inputs is empty; give a text or a list of texts")
-    reader, tokenizer = run.engine.tokenizing.reader, run.engine.tokenizer
+    characters = sum(map(len, texts))
+    if characters > MOST_CHARACTERS:
+        raise TooLarge(f"{characters} characters; /tokenize takes {MOST_CHARACTERS} at a time, send fewer texts")
+    reader = characters_of(run)
+    if given.prompt_name is not None and run.engine.head.means != "embedding":
+        raise BadRequest(f"{run.name} embeds nothing, and has no prompts; leave prompt_name out")
+    try:
+        texts = list(run.engine.prompted(texts, name=given.prompt_name))
+    except ConfigError as error:
+        raise BadRequest(str(error)) from error
+
+    def rows() -> list[list[dict[str, Any]]]:
+        found = encoded(reader, texts, special=given.add_special_tokens)
+        return [_tokens(each, text) for each, text in zip(found, texts, strict=True)]
+
+    return await run.tokenizing(characters, rows)
+
+
+def characters_of(run: ServedRun) -> FastTokenizer:
+    """A tokenizer that knows which characters a token is of."""
+    reader = run.engine.tokenizing.reader
     if not isinstance(reader, FastTokenizer):
         raise BadRequest("the run's tokenizer does not say which characters a token is of; use a fast one")
+    return reader
+
+
+def encoded(reader: FastTokenizer, texts: Sequence[str], *, special: bool) -> Iterator[Any]:
+    """What the tokenizers library makes of each text; one that it fails on is the request's error."""
+    for number, text in enumerate(texts):
+        try:
+            yield reader.inner.encode(text, add_special_tokens=special)
+        except BaseException as error:  # panics too
+            if not is_failure(error):
+                raise
+            raise BadText(f"text {number}: the tokenizer cannot read the text: {first_line(error)}") from error
+
+
+def _tokens(each: Any, text: str) -> list[dict[str, Any]]:
     found = []
-    for text in texts:
-        each = reader.inner.encode(text, add_special_tokens=given.add_special_tokens)
-        row = []
-        for number, token_id in enumerate(each.ids):
-            special = each.sequence_ids[number] is None
-            start, stop = (None, None) if special else each.offsets[number]
-            name = tokenizer.convert_ids_to_tokens(token_id) if special else text[start:stop]
-            row.append({"id": token_id, "text": name, "special": special, "start": start, "stop": stop})
-        found.append(row)
+    # Lists of the tokenizers library are made anew whenever they are asked for.
+    for token_id, name, part, place in zip(each.ids, each.tokens, each.sequence_ids, each.offsets, strict=True):
+        start, stop = (None, None) if part is None else place
+        shown = name if part is None else text[start:stop]
+        found.append({"id": token_id, "text": shown, "special": part is None, "start": start, "stop": stop})
     return found
 
 
@@ -135,18 +180,26 @@ async def task(given: Task, call: Call) -> Any:
     """POST /: what the run's head does, as huggingface_hub asks for it."""
     run = call.choose(EVERY)
     means = run.engine.head.means
+    if means in RERANKERS and given.query is not None and given.texts is not None:
+        options = {name: getattr(given, name) for name in ("truncate", "raw_scores", "return_text")}
+        return await rerank(Rerank(query=given.query, texts=given.texts, **options), call)
+    if given.inputs is UNSET:
+        raise BadRequest("Object missing required field `inputs`")
     if means == "embedding":
         if isinstance(given.inputs, dict):
             asked = _converted(given.inputs, Similarity)
             return await similarity(asked, call)
         return await embed(_checked(given), call)
+    if means in RERANKERS and isinstance(given.inputs, dict):
+        one: Sentences = _converted(given.inputs, Similarity).inputs
+        return scores_of(await call.compute([(one.source_sentence, text) for text in one.sentences])).tolist()
     if means in CLASSIFIERS:
         return await _classify(given, call)
     if means == "score":
         pair = _converted({"inputs": given.inputs}, Predict, whole=True)
         items, batch = pairs_and_texts(pair.inputs)
-        scores = (await call.compute(items)).values.tolist()
-        found = [[{"score": score, "label": "score"}] for score in scores]
+        scores = scores_of(await call.compute(items), raw=given.raw_scores)
+        found = [[{"score": score, "label": "score"}] for score in scores.tolist()]
         return found if batch else found[0]
     from thresher.serving.http.routes.reading import answer, tag
 
@@ -164,7 +217,8 @@ async def _classify(given: Task, call: Call) -> Any:
     """Nested, as the client of text classification takes its first element."""
     inputs = _converted({"inputs": given.inputs}, Predict, whole=True).inputs
     parameters = given.parameters or {}
-    raw, most = parameters.get("function_to_apply") == "none", parameters.get("top_k")
+    raw = given.raw_scores or parameters.get("function_to_apply") == "none"
+    most = parameters.get("top_k")
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
         raise BadRequest(f"top_k = {most!r} must be a whole number of at least 1")
     items, _ = pairs_and_texts(inputs)
@@ -185,6 +239,13 @@ def embeddable(inputs: Any) -> list[Any]:
     return list(inputs)
 
 
+def check_reply(run: ServedRun, *, vectors: int) -> None:
+    """Refuse what would be computed in time, and then fill the memory on its way out: numbers in JSON are large."""
+    most = MOST_NUMBERS // run.engine.executor.shape.width
+    if vectors > most:
+        raise TooLarge(f"{vectors} vectors in one reply; {most} are allowed, send fewer texts at a time")
+
+
 def vectors(answers: Answers, *, normalize: bool | None, dimensions: int | None) -> Any:
     """(texts, width): cut to `dimensions`, and of length 1 unless `normalize` is false."""
     found, width = answers.outputs, answers.outputs.shape[1]
@@ -198,7 +259,7 @@ def vectors(answers: Answers, *, normalize: bool | None, dimensions: int | None)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
 
 
-def _truncates(given: Any, call: Call) -> bool:
+def truncates(given: Any) -> bool:
     """Long texts are cut unless a client says that they must not be. We cut where training did, at the end."""
     direction = getattr(given, "truncation_direction", "right")
     if direction.lower() == "left":

@@ -52,7 +52,8 @@ async def score(given: Score, call: Call) -> Any:
         raise BadRequest(f"{len(ours)} texts against {len(theirs)}; give one on the first side, or as many on both")
     if run.engine.head.means in RERANKERS:
         answers = await call.compute([(ours[i % len(ours)], text) for i, text in enumerate(theirs)])
-        scores = scores_of(answers).tolist()
+        own = answers.head.means == "score"  # vLLM applies the folder's activation, and a sigmoid where it names none
+        scores = (answers.values if own else scores_of(answers)).tolist()
     else:
         answers = await call.compute([*ours, *theirs])
         found = vectors(answers, normalize=True, dimensions=None)

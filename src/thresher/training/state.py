@@ -12,7 +12,7 @@ FREE_TO_CHANGE = ("record", "save_seconds")  # between an interruption and its r
 
 
 @dataclass
-class Standing:
+class TrainingState:
     """Where training stands, as saved in every snapshot: the stage and step to go on from, and what was seen so far.
 
     `best_score` is of the current stage's best checkpoint on the selection split; `history` one row per evaluation;
