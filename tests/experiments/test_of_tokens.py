@@ -140,7 +140,10 @@ def test_pages(tmp_path: Path) -> None:
     )
     append_record(tmp_path / "records.jsonl", record("thresher", 0, 0.6, 0.52))
     append_record(tmp_path / "records.jsonl", rows[0])
+    assert "each run" in (tmp_path / "squad.svg").read_text(encoding="utf-8")
+    before = (tmp_path / "squad.svg").read_text(encoding="utf-8")
     squad.publish(rows, tmp_path, {"models": ["m"]})
+    assert (tmp_path / "squad.svg").read_text(encoding="utf-8") != before, "the run of another setting is a point"
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "| thresher | 0.52 | 0 | 1.92x | 61.00 -> 60.00 (-1.00) |" in page, "no longer asked for, and not hidden"
     assert page.count("| thresher | 0.5 | 0 |") == 1 and "mean of 2 seeds" in page

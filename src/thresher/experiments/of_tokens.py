@@ -91,8 +91,8 @@ def table(rows: Sequence[Row], metrics: Sequence[str], names: Sequence[str]) -> 
     return markdown_table(["method", "target", "seed", "fewer FLOPs", *names, f"{names[0]} against the control"], lines)
 
 
-def draw(rows: Sequence[Row], folder: Path, name: str, *, title: str) -> list[Path]:
-    """F1 against relative FLOPs, a line a method."""
+def draw(rows: Sequence[Row], folder: Path, name: str, *, title: str, every: Sequence[Row] = ()) -> list[Path]:
+    """F1 against relative FLOPs, a line a method; a small point for each of `every` run, also of other settings."""
     pyplot = pyplot_in_style()
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     dense = 100 * mean(row["dense_f1"] for row in rows)
@@ -100,12 +100,17 @@ def draw(rows: Sequence[Row], folder: Path, name: str, *, title: str) -> list[Pa
     if found := controls(rows).values():
         trained = 100 * mean(row["pruned_f1"] for row in found)
         axes.axhline(trained, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label="dense, trained as long")
+        axes.plot([1.0] * len(found), [100 * row["pruned_f1"] for row in found], "o", color=INK, markersize=3)
     for method, colour in COLOURS.items():
+        runs = [(row["relative_flops"], 100 * row["pruned_f1"]) for row in every if row["method"] == method]
+        if runs:
+            axes.plot(*zip(*runs, strict=True), "o", color=colour, markersize=3, alpha=0.6, label=f"{method}, each run")
         if line := points(rows, method):
             wide = 2.2 if method == "thresher" else 1.3
             axes.plot(*zip(*line, strict=True), "o-", color=colour, linewidth=wide, markersize=4, label=method)
     axes.set_title(title, loc="left", fontweight="bold", color=INK)
     axes.set_xlabel("relative FLOPs")
+    axes.set_xlim(0.3, 1.03)  # from cheaper than any cost that is asked for to dense
     axes.set_ylabel("F1")
     axes.legend(frameon=False)
     files = save_figure(figure, folder, name)

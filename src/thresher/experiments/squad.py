@@ -27,14 +27,14 @@ def measure(key: Key, setting: Setting) -> Row | None:
 
 
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:
-    page = folder / "README.md"
+    page, model, every = folder / "README.md", config["models"][0], with_others(rows, folder)
     write_between_marks(page, "summary", summary(rows))
     write_between_marks(page, "tries", tries(rows))
     write_between_marks(page, "means", means(rows))
-    write_between_marks(page, "table", table(with_others(rows, folder), METRICS, NAMES))
+    write_between_marks(page, "table", table(every, METRICS, NAMES))
     write_between_marks(page, "figure", "![F1 against relative FLOPs](squad.png)")
-    model = config["models"][0]
-    return [page, *draw([row for row in rows if row["model"] == model], folder, "squad", title=f"SQuAD 2.0, {model}")]
+    own, all_own = ([row for row in some if row["model"] == model] for some in (rows, every))
+    return [page, *draw(own, folder, "squad", title=f"SQuAD 2.0, {model}", every=all_own)]
 
 
 def with_others(rows: Sequence[Row], folder: Path) -> list[Row]:
