@@ -1,7 +1,7 @@
 """The engine that users hold: texts in, answers out, in packed batches that really drop tokens."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 
 from thresher.core.heads import Head
 from thresher.engine.answers import Answers
+from thresher.engine.bar import with_bar
 from thresher.engine.checks import (
     check_dimensions,
     check_items,
@@ -400,16 +401,3 @@ def set_threads(threads: int | None) -> None:
     threads = check_threads(threads)
     if threads is not None:
         torch.set_num_threads(threads)
-
-
-def with_bar(found: Iterator[Any], *, total: int | None, of: Callable[[Any], int] = lambda one: 1) -> Iterator[Any]:
-    """The same results, counted in a progress bar, each as many as `of` says; it goes away when they end, or when the
-    caller stops early."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("texts", total=total)
-        for one in found:
-            bars.advance(bar, of(one))
-            yield one
