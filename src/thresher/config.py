@@ -89,7 +89,11 @@ class PruneConfig(Settings):
 class TrainConfig(Settings):
     """How it is learned. `TrainConfig.recipe_named("paper")` gives the other recipe's defaults."""
 
-    recipe: str = setting("default", "which defaults to start from", choices=("default", "paper"))
+    recipe: str = setting(
+        "default",
+        "which defaults to start from: default, or paper for the paper's own recipe",
+        choices=("default", "paper"),
+    )
     method: str = setting(
         "thresher",
         "how tokens are chosen: thresher (thresholds that hold a falling share of tokens, in a shape found on the "

@@ -8,8 +8,9 @@ import pytest
 
 from tests.cli import tiny
 from tests.cli.conftest import Stock
+from thresher.cli import app
 
-COMMANDS = ("demo", "prune", "eval", "quantize", "explain", "bench", "doctor")
+EVERY = [str(info.name) for info in app.registered_commands]
 
 
 class TestEval:
@@ -164,16 +165,25 @@ class TestDoctor:
         assert "thresher[parquet]" in tiny.succeeds("doctor").out.replace("\n", "")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", EVERY)
 def test_help_has_an_example(command: str) -> None:
     done = tiny.succeeds(f"{command} --help")
-    assert "Example: thresher " + command in " ".join(done.out.split())
-    assert "--json" in done.out
+    assert "\n Example: thresher " + command in done.out, "an example stands in a line of its own"
+    assert ("--json" in done.out) == (command not in ("serve", "reproduce"))
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_sentences_of_help_are_broken_by_the_terminal_alone(command: str) -> None:
+    """Not where the source breaks them, too: a line ends where the next word would not have fitted."""
+    before = [line.strip() for line in tiny.succeeds(f"{command} --help").out.partition("╭")[0].splitlines()]
+    assert len(before) > 4
+    for line, following in zip(before, before[1:], strict=False):
+        assert not line or not following or len(f" {line} {following.split()[0]}") > 79, f"{line!r} ends early"
 
 
 def test_help_lists_every_command() -> None:
     done = tiny.succeeds("--help")
-    for command in COMMANDS:
+    for command in EVERY:
         assert command in done.out
 
 

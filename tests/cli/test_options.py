@@ -40,7 +40,11 @@ def test_prune_has_a_flag_for_every_setting_that_is_said_to_have_one() -> None:
     for kind, names in ((TrainConfig, TRAIN_FLAGS), (PruneConfig, PRUNE_FLAGS)):
         for name in names:
             (option,) = parameters[name].annotation.__metadata__
-            assert option.help == kind.help_for(name) and parameters[name].default is None
+            default = getattr(kind(), name)
+            assert option.help.startswith(kind.help_for(name)) and parameters[name].default is None
+            assert ("; default: " in option.help) == (default is not None)
+    assert parameters["target_flops"].annotation.__metadata__[0].help.endswith("; default: 0.5")
+    assert parameters["protect"].annotation.__metadata__[0].help.endswith("; default: first")
 
 
 def test_settings_are_given_once() -> None:

@@ -1,6 +1,7 @@
 """The command line: one short file per verb. Heavy imports happen inside the verbs, so that --help is quick."""
 
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -76,6 +77,11 @@ def _advice(command: Callable[..., None], out: Path | None) -> str:
     return "run it again, it starts anew" if command is demo.demo else "nothing was written"
 
 
+def _help_of(command: Callable[..., None]) -> str:
+    """Its docstring with a line for each paragraph: typer breaks all but the first where the source does."""
+    return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(command) or "").split("\n\n"))
+
+
 for name, command in (
     ("demo", demo.demo),
     ("prune", prune.prune),
@@ -92,7 +98,8 @@ for name, command in (
     ("doctor", doctor.doctor),
     ("reproduce", reproduce.reproduce),
 ):
-    app.command(name, cls=score.WithRay if command is score.score else None)(_interruptible(command))
+    own = score.WithRay if command is score.score else None
+    app.command(name, cls=own, help=_help_of(command))(_interruptible(command))
 
 
 def _print_version(wanted: bool) -> None:

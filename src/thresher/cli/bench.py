@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.options import TEST_ROWS, AsJson, together
+from thresher.cli.options import A_RUN, TEST_ROWS, AsJson, Texts, together
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,11 +58,9 @@ ST = "ST: sentence-transformers, padded (sorted: all texts by length, as it does
 
 @together(source=TEST_ROWS)
 def bench(
-    run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
+    run: Annotated[Path, typer.Argument(help=A_RUN)],
     source: dict[str, Any],
-    texts: Annotated[
-        Path | None, typer.Option(help="your texts without labels: one per line, a tab before a second text")
-    ] = None,
+    texts: Texts = None,
     rows: Annotated[
         int | None, typer.Option(help="at most this many rows; default: 512, or what fits into --seconds", min=1)
     ] = None,
@@ -102,7 +100,9 @@ def bench(
     Rerankers and embedding models also meet sentence-transformers.
 
     Rivals also get their texts sorted by length. On a GPU the rivals are Hugging Face (eager, SDPA, compiled) and
-    unpadded torch. Example: thresher bench runs/demo
+    unpadded torch.
+
+    Example: thresher bench runs/demo
     """
     from thresher.cli.output import console, listeners, print_json
     from thresher.jobs.bench import BenchRequest

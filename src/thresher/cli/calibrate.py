@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thresher.cli.options import AsJson, DataFolder, IsReranker, TaskName
+from thresher.cli.options import AsJson, DataFolder, IsReranker, TaskName, Texts
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 def calibrate(
     model: Annotated[str, typer.Argument(help="a folder or hub name: a classifier, reranker or sentence embedder")],
     out: Annotated[Path, typer.Option("--out", help="folder to write; it appears when it is complete")],
-    texts: Annotated[
-        Path | None, typer.Option(help="your texts without labels: one per line, a tab before a second text")
-    ] = None,
+    texts: Texts = None,
     task: TaskName = None,
     data: DataFolder = None,
     agreement: Annotated[
@@ -40,6 +38,7 @@ def calibrate(
     """Fit thresholds to a dense model's own predictions, in minutes and without labels, and say what to expect of them.
 
     Training (thresher prune) saves more; this needs neither labels nor a GPU.
+
     Example: thresher calibrate my-classifier --texts reviews.txt --out runs/quick
     """
     from thresher.cli.output import console, listeners, print_json

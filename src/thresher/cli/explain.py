@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thresher.cli.options import AsJson
+from thresher.cli.options import A_RUN, AsJson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def explain(
-    run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
+    run: Annotated[Path, typer.Argument(help=A_RUN)],
     text: Annotated[str, typer.Argument(help="the text to explain")],
     pair: Annotated[
         str | None,

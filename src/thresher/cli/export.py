@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.options import TEST_ROWS, AsJson, together
+from thresher.cli.options import A_RUN, TEST_ROWS, AsJson, Texts, together
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @together(source=TEST_ROWS)
 def export(
-    run: Annotated[Path, typer.Argument(help="a folder written by thresher prune or calibrate")],
+    run: Annotated[Path, typer.Argument(help=A_RUN)],
     out: Annotated[Path, typer.Option("--out", help="folder to write; it appears when it is complete")],
     source: dict[str, Any],
     format: Annotated[str, typer.Option("--format", help="onnx or openvino")] = "onnx",
@@ -38,15 +38,15 @@ def export(
     fp16_weights: Annotated[
         bool, typer.Option("--fp16-weights", help="store matrices in fp16: half the file; computed in fp32")
     ] = False,
-    texts: Annotated[
-        Path | None, typer.Option(help="measure on your texts without labels: one per line, a tab before a second text")
-    ] = None,
+    texts: Texts = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a run as a graph of standard operators that really drops tokens, with config and tokenizer beside it.
 
     The file is run against the engine on real and hostile texts; one that differs is an error, and nothing is written.
-    int8 is also measured on test rows, as quantize does it. Example: thresher export runs/sst2 --out exported/sst2
+    int8 is also measured on test rows, as quantize does it.
+
+    Example: thresher export runs/sst2 --out exported/sst2
     """
     from thresher.cli.output import console, listeners, print_json
     from thresher.jobs.export import ExportRequest

@@ -16,61 +16,72 @@ from thresher.settings import Settings as Configuration
 
 Command = Callable[..., None]
 
-TaskName = Annotated[str | None, typer.Option("--task", help="a GLUE task (sst2, mrpc, stsb, ...) or movies")]
-DataFolder = Annotated[
-    Path | None, typer.Option("--data", help="folder with TASK/train*.jsonl and TASK/validation*.jsonl, perhaps as .xz")
+# What stands together on a help page, beside the options that a command has for itself.
+row_option = functools.partial(typer.Option, rich_help_panel="Rows")
+TRAINING = "Training"
+
+A_RUN = "a run: the folder that prune, search, calibrate or quantize wrote"
+
+TaskName = Annotated[
+    str | None,
+    row_option("--task", help="a task by name: of GLUE (sst2, mrpc, ...), squad_v2, squad, conll2003 or movies"),
 ]
-TrainFile = Annotated[Path | None, typer.Option("--train", help="your own training rows: CSV, TSV, JSONL or Parquet")]
+DataFolder = Annotated[
+    Path | None, row_option("--data", help="folder with TASK/train*.jsonl and TASK/validation*.jsonl, perhaps as .xz")
+]
+TrainFile = Annotated[Path | None, row_option("--train", help="your own training rows: CSV, TSV, JSONL or Parquet")]
 SelectionFile = Annotated[
     Path | None,
-    typer.Option(
+    row_option(
         "--selection",
         help="rows that choose checkpoint and settings, like those the model will meet; a tenth of --train without it",
     ),
 ]
 MoreTexts = Annotated[
     Path | None,
-    typer.Option(
+    row_option(
         "--more-texts",
         help="rows without labels to learn from the dense model on: a .txt, or a table with the training rows' columns",
     ),
 ]
-TestFile = Annotated[Path | None, typer.Option("--test", help="your own test rows: CSV, TSV, JSONL or Parquet")]
-TextColumn = Annotated[str | None, typer.Option("--text-column", help="column with the text")]
-PairColumn = Annotated[str | None, typer.Option("--pair-column", help="column with the second text, if there is one")]
-LabelColumn = Annotated[str | None, typer.Option("--label-column", help="column with the label")]
+Texts = Annotated[
+    Path | None,
+    row_option("--texts", help="your texts without labels: one per line, a tab before a second text"),
+]
+TestFile = Annotated[Path | None, row_option("--test", help="your own test rows: CSV, TSV, JSONL or Parquet")]
+TextColumn = Annotated[str | None, row_option("--text-column", help="column with the text")]
+PairColumn = Annotated[str | None, row_option("--pair-column", help="column with the second text, if there is one")]
+LabelColumn = Annotated[str | None, row_option("--label-column", help="column with the label")]
 Regression = Annotated[
-    bool | None, typer.Option("--regression/--classes", help="what the labels are; default: decided by looking")
+    bool | None, row_option("--regression/--classes", help="what the labels are; default: decided by looking")
 ]
 Rerank = Annotated[
-    bool, typer.Option("--rerank", help="a reranker: the text is a query, the pair a document; labels may be missing")
+    bool, row_option("--rerank", help="a reranker: the text is a query, the pair a document; labels may be missing")
 ]
 # Of a model that gives one number: its folder seldom says what that is.
 IsReranker = Annotated[
     bool, typer.Option("--rerank", help="the model's one output is a reranker's score, though it does not say so")
 ]
-Embed = Annotated[
-    bool, typer.Option("--embed", help="an embedding model: texts alone; pairs with a similarity test it")
-]
+Embed = Annotated[bool, row_option("--embed", help="an embedding model: texts alone; pairs with a similarity test it")]
 AnswersFlag = Annotated[
-    bool, typer.Option("--answers", help="question answering: columns question, context and answers, or SQuAD's JSON")
+    bool, row_option("--answers", help="question answering: columns question, context and answers, or SQuAD's JSON")
 ]
 TagsFlag = Annotated[
-    bool, typer.Option("--tags", help="token classification: lists in the columns tokens and tags, or CoNLL's columns")
+    bool, row_option("--tags", help="token classification: lists in the columns tokens and tags, or CoNLL's columns")
 ]
 GroupColumn = Annotated[
     str | None,
-    typer.Option(
+    row_option(
         "--group-column",
         help="with --rerank: column with the query's identity, if not its text; with --answers, the article's",
     ),
 ]
 Separator = Annotated[
-    str | None, typer.Option("--separator", help="what stands between several labels in one cell, such as '|'")
+    str | None, row_option("--separator", help="what stands between several labels in one cell, such as '|'")
 ]
 ClassNames = Annotated[
     str | None,
-    typer.Option(
+    row_option(
         "--class-names",
         metavar="NEG,POS",
         help="the label column's classes in the order of the model's outputs, for a head that calls them otherwise",
@@ -78,7 +89,12 @@ ClassNames = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="any other setting of the two tables, such as clip=0.5"),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="any other setting of docs/method.md, such as clip=0.5; repeatable",
+        rich_help_panel=TRAINING,
+    ),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda")]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, fp32, bf16, int8, int8-static; on a GPU also fp16, fp8")]
@@ -120,17 +136,23 @@ TRAINING_ROWS: dict[str, Any] = {
 }
 
 
-def setting_flags(kind: type[Configuration], names: Sequence[str]) -> dict[str, Any]:
-    """Flags of their own for some settings of a configuration, with its help; without a default, so that a file's
-    setting counts where no flag is given."""
+def setting_flags(kind: type[Configuration], names: Sequence[str], *, panel: str | None = TRAINING) -> dict[str, Any]:
+    """Flags of their own for some settings of a configuration, with its help; without a default of their own, so that
+    a file's setting counts where no flag is given."""
     hints, found = typing.get_type_hints(kind), {}
     for name in names:
         parts = typing.get_args(hints[name]) if isinstance(hints[name], types.UnionType) else (hints[name],)
         plain = next(part for part in parts if part is not types.NoneType)
         plain = list[str] if typing.get_origin(plain) is tuple else plain
         words = [f"--{name.rstrip('_')}"] if name.endswith("_") else []
-        found[name] = Annotated[plain | None, typer.Option(*words, help=kind.help_for(name))]
+        found[name] = Annotated[plain | None, typer.Option(*words, help=_help_of(kind, name), rich_help_panel=panel)]
     return found
+
+
+def _help_of(kind: type[Configuration], name: str) -> str:
+    default = kind.__dataclass_fields__[name].default
+    shown = ",".join(default) if isinstance(default, tuple) else default
+    return kind.help_for(name) if default is None else f"{kind.help_for(name)}; default: {shown}"
 
 
 def together(**groups: Mapping[str, Any]) -> Callable[[Command], Command]:

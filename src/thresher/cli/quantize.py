@@ -5,27 +5,35 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.options import TEST_ROWS, TRAINING_ROWS, AsJson, Device, Settings, chosen_settings, together
+from thresher.cli.options import (
+    A_RUN,
+    TEST_ROWS,
+    TRAINING_ROWS,
+    AsJson,
+    Device,
+    Settings,
+    chosen_settings,
+    row_option,
+    together,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 OWN_ROWS = {
     **{name: TRAINING_ROWS[name] for name in ("task", "data", "train", "selection", *TEST_ROWS)},
-    "train": Annotated[
-        Path | None, typer.Option("--train", help="your own training rows, those the run was made with")
-    ],
+    "train": Annotated[Path | None, row_option("--train", help="your own training rows, those the run was made with")],
 }
 
 
 @together(source=OWN_ROWS)
 def quantize(
-    run: Annotated[Path, typer.Argument(help="a folder written by thresher prune")],
+    run: Annotated[Path, typer.Argument(help=A_RUN)],
     out: Annotated[Path, typer.Option("--out", help="folder to write; it appears when it is complete")],
     source: dict[str, Any],
     texts: Annotated[
         Path | None,
-        typer.Option(
+        row_option(
             help="instead: your texts without labels, one per line, a tab before a second text; half calibrate, half "
             "are measured"
         ),
@@ -47,13 +55,17 @@ def quantize(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in --out")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Calibrate static int8 on training rows, measure it on test rows, and save a run with weights, scales and both.
+    """Calibrate static int8 on training rows, measure it on test rows, and save it all as a run of its own.
 
-    With --epochs the weights also learn to live with int8: products are rounded in training as the engine rounds them;
-    settings are the run's own, and those of --set. Without labels the score says how near outputs are to those in fp32.
-    Engine.load then uses int8 wherever that is the fastest, and on a GPU takes dtype fp8, which has the same scales and
-    is measured too, by a twin on the CPU; a processor without int8 measures fp8 alone. Example:
-    thresher quantize runs/sst2 --out runs/sst2-int8
+    Engine.load then uses int8 wherever that is the fastest. On a GPU it takes fp8 where that is asked for, with the
+    same scales; it is measured too, by a twin on the CPU. A processor without int8 measures fp8 alone.
+
+    With --epochs the weights also learn to live with int8: training rounds products as the engine rounds them. Settings
+    are the run's own, and those of --set.
+
+    Without labels (--texts) the score says how near outputs are to those in fp32.
+
+    Example: thresher quantize runs/sst2 --out runs/sst2-int8
     """
     from thresher.cli.output import SAME, console, listeners, print_json
     from thresher.jobs.quantize import QuantizeRequest

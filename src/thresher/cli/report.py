@@ -5,19 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from thresher.cli.options import TEST_ROWS, AsJson, together
+from thresher.cli.options import A_RUN, TEST_ROWS, AsJson, Texts, together
 
 
 @together(rows=TEST_ROWS)
 def report(
-    run: Annotated[Path, typer.Argument(help="a folder written by thresher prune, search, calibrate or quantize")],
+    run: Annotated[Path, typer.Argument(help=A_RUN)],
     rows: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write; an older report is replaced")] = Path(
         "report.html"
     ),
-    texts: Annotated[
-        Path | None, typer.Option(help="your texts without labels: one per line, a tab before a second text")
-    ] = None,
+    texts: Texts = None,
     control: Annotated[
         Path | None, typer.Option(help="the run of prune --method dense: the dense model trained as long")
     ] = None,
@@ -28,7 +26,9 @@ def report(
     """Write quality and cost, tokens kept, examples in colour, speed and origin of a run into one HTML file.
 
     It needs nothing from elsewhere. Without --task, --test or --texts the quality is what the run remembers, otherwise
-    it is measured. Example: thresher report runs/demo -o report.html
+    it is measured.
+
+    Example: thresher report runs/demo -o report.html
     """
     from thresher.cli.output import console, listeners, print_json
     from thresher.jobs.report import ReportRequest, write_report

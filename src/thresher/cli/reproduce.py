@@ -36,7 +36,7 @@ def reproduce(
     keep: Annotated[bool, typer.Option("--keep", help="leave the runs that rows are measured on in --work")] = False,
     draw: Annotated[bool, typer.Option("--draw", help="only make tables and figures anew from the records")] = False,
 ) -> None:
-    """Measure what records.jsonl does not have yet, and make table and figure of all of it.
+    """Measure an experiment of experiments/, from a checkout: the rows that its records lack, then tables and figures.
 
     Example: thresher reproduce lengths --models models --data glue
     """

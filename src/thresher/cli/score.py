@@ -70,6 +70,7 @@ def score(
     """Score whole files: results and errors stand beside each row's own columns.
 
     Ended at any moment, kill -9 too, the same command goes on and gives the same bytes.
+
     Example: thresher score runs/sst2 reviews.jsonl --out scored.jsonl
     """
     from thresher.cli.output import console, print_json

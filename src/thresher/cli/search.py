@@ -23,7 +23,11 @@ TRAIN_FLAGS = (
 )
 
 
-@together(rows=TRAINING_ROWS, limits=setting_flags(SearchConfig, LIMITS), flags=setting_flags(TrainConfig, TRAIN_FLAGS))
+@together(
+    rows=TRAINING_ROWS,
+    limits=setting_flags(SearchConfig, LIMITS, panel=None),
+    flags=setting_flags(TrainConfig, TRAIN_FLAGS),
+)
 def search(
     model: Annotated[str, typer.Argument(help="a Hugging Face folder or hub name, fine-tuned or not")],
     out: Annotated[Path, typer.Option("--out", help="folder to write; it appears when the search is complete")],
@@ -45,6 +49,7 @@ def search(
     """Train from loose to tight and take the cheapest model within the allowed drop; writes pareto.json and a figure.
 
     Needs the extra: pip install "thresher\\[search]".
+
     Example: thresher search my-encoder --task mrpc --data glue --max-drop 1% --out runs/mrpc
     """
     from thresher.cli.output import console, listeners, print_json, quality_table

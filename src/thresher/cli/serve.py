@@ -41,6 +41,7 @@ def serve(
     """Serve runs to clients of text-embeddings-inference, OpenAI, Cohere, Jina, vLLM and huggingface_hub.
 
     SIGTERM ends it when all it let in is answered; SIGHUP loads the runs anew. A page to try it is at /.
+
     Example: thresher serve runs/demo
     """
     from thresher.cli.output import console
