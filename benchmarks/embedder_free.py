@@ -26,7 +26,7 @@ from thresher.models.sentence_folder import is_embedder
 from thresher.models.stored import Stored, write_folder
 from thresher.tasks.metrics import correlation, cosines, pair_cosines
 
-OUT, PAGE = HERE / "cpu" / "embedder_free.jsonl", HERE.parent / "docs" / "families.md"
+OUT, PAGE = HERE / "cpu" / "embedder_free.jsonl", HERE / "families.md"
 FITTED = 512  # texts, of which half judge; those of the test are further ones
 
 

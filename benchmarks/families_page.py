@@ -1,4 +1,4 @@
-"""The tables of docs/families.md, from cpu/ and gpu/ families.jsonl, before_after.jsonl, and the same
+"""The tables of families.md, from cpu/ and gpu/ families.jsonl, before_after.jsonl, and the same
 of other shapes, and gpu/pretrain.jsonl.
 
 python benchmarks/families_page.py
@@ -6,7 +6,7 @@ python benchmarks/families_page.py
 
 from measuring import HERE, RESULTS, Row, read_rows, write_between_marks
 
-PAGE = HERE.parent / "docs" / "families.md"
+PAGE = HERE / "families.md"
 FOLDERS = {"gpu": HERE / "gpu", "cpu": RESULTS}
 SHAPES = {
     "roberta": "RoBERTa-base",

@@ -29,7 +29,9 @@ def reproduce(
     folder: Annotated[Path, typer.Option(help="where the experiments are")] = Path("experiments"),
     work: Annotated[Path, typer.Option(help="where unfinished rows keep their state")] = Path("runs/experiments"),
     parallel: Annotated[int, typer.Option(help="rows at a time; training runs have processes of their own")] = 1,
-    minutes: Annotated[float, typer.Option(help="stop after this time; the same call then goes on")] = 9.0,
+    minutes: Annotated[
+        float | None, typer.Option(help="stop after this time; the same call then goes on; default: when all is done")
+    ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="measure only rows with this, such as method=dense or seed=1,2; repeatable")
     ] = None,
@@ -41,6 +43,7 @@ def reproduce(
     Example: thresher reproduce lengths --models models --data glue
     """
     import importlib.util
+    import math
     import time
 
     from rich.markup import escape
@@ -52,8 +55,11 @@ def reproduce(
     from thresher.experiments.experiment import Setting, experiment_named
     from thresher.experiments.runner import RECORDS, in_order, read_config, read_records
 
-    if not minutes > 0 or parallel < 1:
-        raise ConfigError(f"minutes = {minutes:g} must be greater than 0, and parallel = {parallel} at least 1")
+    time_left = math.inf if minutes is None else 60 * minutes
+    if not time_left > 0:
+        raise ConfigError(f"minutes = {minutes:g} must be greater than 0; leave --minutes out to have no limit")
+    if parallel < 1:
+        raise ConfigError(f"parallel = {parallel} must be at least 1, the number of rows at a time")
     wanted = _wanted(only or [])
     experiment = experiment_named(name)
     place = folder / name
@@ -62,7 +68,7 @@ def reproduce(
     quiet_libraries()
     left = failed = 0
     if not draw:
-        setting = Setting(config, models=models, data=data, work=work, deadline=time.monotonic() + 60 * minutes)
+        setting = Setting(config, models=models, data=data, work=work, deadline=time.monotonic() + time_left)
         progress = _measure(name, experiment, place, setting, parallel=parallel, only=wanted, keep=keep, screen=screen)
         left, failed = progress.left, progress.failed
         screen.print(f"rows: {progress.measured} measured now, {progress.recorded} recorded, {left} left")

@@ -1,4 +1,4 @@
-"""Runs an experiment in chunks of a few minutes: rows whose key is in records.jsonl are not measured again."""
+"""Runs an experiment, in one call or several: rows whose key is in records.jsonl are not measured again."""
 
 import functools
 import json
