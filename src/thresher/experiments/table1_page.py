@@ -48,15 +48,17 @@ def complete(rows: Sequence[Row], config: dict[str, Any]) -> dict[tuple[str, str
 
 
 def unfinished(rows: Sequence[Row], controls: Controls, model: str, config: dict[str, Any]) -> str:
-    """The tasks of a model that lack seeds: how many are there, and what those lose."""
-    there, whole, said = of_tasks(rows, config), complete(rows, config), []
+    """The tasks of a model that lack seeds: how many are there, and what those lose; those of equal state together."""
+    there, whole = of_tasks(rows, config), complete(rows, config)
+    said: dict[str, list[str]] = {}
     for task, about in config["tasks"].items():
         if model in about.get("target", {}) and (task, model) not in whole:
             own = there.get((task, model), [])
             losses = _known(lost, own, controls)
             so_far = f", losing {mean(losses):.1f}% against the control" if losses else ""
-            said.append(f"{about['name']} ({len(own)} of {len(about.get('seeds', config['seeds']))} seeds{so_far})")
-    return ", ".join(said)
+            state = f"{len(own)} of {len(about.get('seeds', config['seeds']))} seeds{so_far}"
+            said.setdefault(state, []).append(about["name"])
+    return "; ".join(f"{', '.join(names)} ({state})" for state, names in said.items())
 
 
 def table(
@@ -189,7 +191,7 @@ def means(rows: Sequence[Row], controls: Controls, config: dict[str, Any]) -> st
     """The first model, a column a task that has all seeds: dense, the control, pruned, what it loses against that, and
     what it saves; and below it the tasks that do not stand there yet."""
     model = config["models"][0]
-    names, seeds, control_seeds = [], set(), set()
+    names, seeds = [], set()
     columns: list[list[str]] = []
     for (task, of), own in complete(rows, config).items():
         if of != model:
@@ -197,13 +199,13 @@ def means(rows: Sequence[Row], controls: Controls, config: dict[str, Any]) -> st
         names.append(config["tasks"][task]["name"])
         dense, pruned = (f"{100 * mean(row[name] for row in own):.2f}" for name in ("dense", "pruned"))
         found, losses = _beside(own, controls), _known(lost, own, controls)
-        control = f"{100 * mean(row['pruned'] for row in found):.2f}" if found else ""
+        fewer = "" if len(found) == len(own) else f" ({_counted({len(found)})})"
+        control = f"{100 * mean(row['pruned'] for row in found):.2f}{fewer}" if found else ""
         columns.append([dense, control, pruned, f"{mean(losses):.1f}%" if losses else "", f"{_fewer(own):.2f}x"])
         seeds.add(len(own))
-        control_seeds.add(len(found))
     titles = (
         "dense",
-        f"dense, trained as long: the control ({_counted(control_seeds)})",
+        "dense, trained as long: the control",
         "**pruned**",
         "lost against the control, same seeds",
         "fewer FLOPs",
