@@ -42,6 +42,21 @@ def test_own_files(finished: Path, stock: Stock, tmp_path: Path) -> None:
     assert tiny.tree(tmp_path) >= {"runs/int8"} and len(list((tmp_path / "runs").iterdir())) == 1
 
 
+def test_a_run_knows_its_own_files(stock: Stock, tmp_path: Path) -> None:
+    """Where they are what they were; a file with the name of a task is no reason to load that."""
+    rows = Path(shutil.copy(stock.rows, tmp_path / "sst2.csv"))
+    places = {"model": stock.head, "rows": rows, "tmp": tmp_path}
+    tiny.succeeds("prune {model} --train {rows} --max-steps 1 --out {tmp}/run", **places)
+    done = tiny.succeeds("quantize {tmp}/run --out {tmp}/int8 --static-only --json", **places).json()
+    task = load_file_task(rows)
+    assert done["calibration"] == {"rows": len(task.train), "source": "training rows of sst2"}
+    assert (done["quality"]["split"], done["quality"]["rows"]) == ("held_out", len(task.test["held_out"]))
+    with rows.open("a", encoding="utf-8") as file:
+        file.write("one more film,positive\n")
+    said = tiny.thresher("quantize {tmp}/run --out {tmp}/other", **places)
+    assert said.code == 2 and "was trained on your own files; give its training rows, with labels" in said.err
+
+
 def test_a_calibrated_run_does_not_claim_training(stock: Stock, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(text for text, _ in tiny.sentences(90)), encoding="utf-8")
     places = {"model": stock.head, "tmp": tmp_path}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OWN_ROWS = {
     **{name: TRAINING_ROWS[name] for name in ("task", "data", "train", "selection", *TEST_ROWS)},
-    "train": Annotated[Path | None, row_option("--train", help="your own training rows, those the run was made with")],
+    "train": Annotated[Path | None, row_option("--train", help="training rows; default: those the run was made with")],
 }
 
 

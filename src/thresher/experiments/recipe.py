@@ -121,7 +121,7 @@ def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path
                 axes.annotate("no equal cost", (0, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
         axes.set_title(config["tasks"][task]["name"], loc="left", fontweight="bold", color=INK)
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-        axes.set_xlabel("points against default, same cost")
+        axes.set_xlabel("points against default, same cost, ± standard error")
     grid[0, 0].set_yticks(range(len(variants)), variants)
     grid[0, 0].set_ylim(len(variants) - 0.4, -0.6)
     files = save_figure(figure, folder, "recipe")

@@ -73,8 +73,7 @@ def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path
     figure, grid = pyplot.subplots(1, len(groups), figsize=(5 * len(groups), 3.8), layout="constrained", squeeze=False)
     for axes, (name, own) in zip(grid.flat, groups, strict=True):
         axes.axhline(0, color=INK, linewidth=0.8)
-        axes.axhline(limit, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-        axes.annotate(f"{limit:g}", (1.01, limit), xycoords=("axes fraction", "data"), va="center")
+        axes.axhline(limit, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label=f"limit of {limit:g}")
         for seed in dict.fromkeys(row["seed"] for row in own if row["kind"] == "sweep"):
             sweep = sorted(sweep_for(seed, own), key=lambda row: float(row["relative_flops"]))
             axes.plot(*_places(sweep), "o-", color=BLUE, linewidth=1.3, markersize=4, label="sweep, full runs")
@@ -88,7 +87,7 @@ def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path
         axes.set_xlabel("relative FLOPs")
     grid[0, 0].set_ylabel("drop on validation rows, points")
     labelled = {name: mark for axes in grid.flat for mark, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(labelled.values(), labelled.keys(), loc="outside upper center", ncols=3, frameon=False)
+    figure.legend(labelled.values(), labelled.keys(), loc="outside upper center", ncols=4, frameon=False)
     files = save_figure(figure, folder, "search")
     pyplot.close(figure)
     return files

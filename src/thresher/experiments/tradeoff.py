@@ -21,7 +21,7 @@ __all__ = ["KEY", "check", "keys", "measure", "publish"]
 KEY = ("task", "model", "method", "target", "seed")
 COLOURS = {
     "thresher": "#d1495b",
-    "ltp": "#e39aa4",
+    "ltp": "#56b4e9",
     "manual": "#edae49",
     "spatten": "#1f5fa8",
     "lat": "#66a182",
@@ -29,6 +29,7 @@ COLOURS = {
     "power": "#7f7f7f",
     "random": "#bbbbbb",
 }
+MARKS = dict(zip(COLOURS, "os^DvP*X", strict=True))  # lines are told apart without colours, too
 REPEATED = "widths/records.jsonl"  # its races are runs of `thresher` with the same settings
 CONTROL = "dense"  # trained on without pruning: one point, at full cost
 OURS = "thresher"
@@ -209,10 +210,10 @@ def draw(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path
                 axes.plot(
                     costs,
                     [100 * s for s in scores],
-                    "o-",
                     color=COLOURS[method],
                     linewidth=wide,
-                    markersize=4,
+                    marker=MARKS[method],
+                    markersize=5,
                     label=method,
                 )
         axes.set_title(config["tasks"][task]["name"], loc="left", fontweight="bold", color=INK)

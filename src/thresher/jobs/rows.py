@@ -257,9 +257,10 @@ def load_own_rows(
     test: Path | None,
     columns: Columns,
 ) -> "Task":
-    """The rows the run was made with: a named task, by default its own, or the user's files."""
+    """The rows the run was made with: a named task or the user's files, by default its own."""
     from thresher.models.checkpoint import MANIFEST
     from thresher.tasks import load_file_task, task_names
+    from thresher.tasks.remembered import read_again
 
     trained_on = manifest.get("task", {})
     if not isinstance(trained_on, dict):
@@ -273,7 +274,9 @@ def load_own_rows(
         raise ConfigError("--text-column, --pair-column and --label-column go with --train FILE")
     if train is None:
         name = task or trained_on.get("name")
-        if name not in task_names() and task is None:
+        if task is None and data is None and (again := read_again(trained_on)) is not None:
+            return again
+        if task is None and ("files" in trained_on or name not in task_names()):
             ways = "give its training rows, with labels, with --train FILE, or texts without labels with --texts FILE"
             raise ConfigError(f"{run} {made_how(manifest)}; {ways}")
         return load_named_task(str(name), data)

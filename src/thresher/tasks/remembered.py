@@ -17,7 +17,7 @@ def rows_held_out(description: Mapping[str, Any]) -> Task | None:
 
     `description` is the run's task, as `Task.describe` wrote it.
     """
-    task = _again(description)
+    task = read_again(description)
     if task is None:
         return None
     (split,) = task.test
@@ -38,7 +38,7 @@ def seen_in_training(description: Mapping[str, Any], test: Path, rows: list[Exam
             f"warning: {test} is the file that the run was trained on, so what is measured says little of new rows; "
             "without --test, the rows that were held out of it are taken"
         ]
-    task = _again(description)
+    task = read_again(description)
     known = set() if task is None else {fingerprint(row) for row in (*task.train, *task.selection)}
     seen = sum(fingerprint(row) in known for row in rows)
     if not seen:
@@ -57,8 +57,8 @@ def _files_of(description: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
     }
 
 
-def _again(description: Mapping[str, Any]) -> Task | None:
-    """The task read from its files once more, if they are there and what they were."""
+def read_again(description: Mapping[str, Any]) -> Task | None:
+    """A run's task read from its own files once more; None where these are not known, or not what they were."""
     files, columns, labels = _files_of(description), description.get("columns"), description.get("labels")
     if "train" not in files or not isinstance(columns, dict) or not isinstance(labels, list):
         return None
