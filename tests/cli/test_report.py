@@ -55,7 +55,11 @@ def page_of(file: Path) -> Page:
 def control(stock: Stock, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("control") / "dense"
     quick = tiny.QUICK.replace("--target-flops 0.6", "--method dense")
-    tiny.succeeds(f"prune {{head}} --train {{rows}} --out {{out}} {quick}", head=stock.head, rows=stock.rows, out=out)
+    done = tiny.succeeds(
+        f"prune {{head}} --train {{rows}} --out {{out}} {quick}", head=stock.head, rows=stock.rows, out=out
+    )
+    assert "method dense, nothing is dropped" in done.out and "trained on" in done.out and "pruned │" not in done.out
+    assert "tokens kept" not in done.out and "thresher report RUN --control" in done.out
     return out
 
 

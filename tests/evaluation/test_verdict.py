@@ -24,6 +24,15 @@ def table(pruned: float) -> list[dict[str, Any]]:
     ]
 
 
+def test_a_ratio_of_rows_that_did_not_settle_is_not_to_be_quoted() -> None:
+    said = "these two rows did not settle (~), so their ratio is not to be quoted"
+    rows = table(150.0)
+    for settled in (True, False):
+        rows[4]["settled"] = settled  # dense; pruned is of a record that does not say
+        verdict = judge(rows)
+        assert verdict is not None and (said in verdict.text()) is not settled
+
+
 def test_ratios_are_to_the_padded_fp32_row_and_to_the_best_row_that_is_not_ours() -> None:
     rows = table(150.0)
     add_ratios_(rows)

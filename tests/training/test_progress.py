@@ -85,7 +85,7 @@ def test_bars_make_others_for_the_same_screen() -> None:
             brief.step()
             brief.step(flops=0.5)
         assert ("racing" in screen.getvalue()) == terminal
-    assert screen.getvalue().strip() == "from another"
+    assert screen.getvalue() == "from another\n"
 
 
 def test_silence_makes_silence() -> None:

@@ -200,6 +200,7 @@ def _unsteady(rows: list[dict[str, Any]]) -> str:
     loose = [_named(row) for row in rows if not row["settled"]]
     if not loose:
         return said
+    loose = ["all rows"] if len(loose) == len(rows) > 1 else loose
     rule = f"not two rounds, or not more than half of them, lie within {AGREE:.0%} of the median"
     return f"{said}\ndid not settle: {'; '.join(loose)}\n  {rule}: measure with more --rounds, or on an idle machine"
 
@@ -219,7 +220,9 @@ def _missing_rows(missing: list[dict[str, Any]]) -> dict[str, list[str]]:
 def _table(result: dict[str, Any]) -> "Table":
     from rich.table import Table
 
-    where = f"{result['threads']} threads" if result["device_type"] == "cpu" else result["device"]
+    from thresher.cli.output import counted
+
+    where = counted(result["threads"], "thread") if result["device_type"] == "cpu" else result["device"]
     title = f"{result['texts']} texts of {result['mean_length']:.1f} tokens, batch {result['batch_size']}, {where}"
     # 80 columns: no lines between columns, and what a table is not read for (ranges, p95) is left to --json.
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)

@@ -118,6 +118,10 @@ PLAIN = ("null_threshold",)  # numbers that are no shares
 MOST_ACROSS = 5  # metrics beside each other in a terminal of 80 characters
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}%"
 

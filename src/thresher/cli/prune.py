@@ -1,7 +1,7 @@
 """thresher prune: learn which tokens a model can drop."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from thresher.cli.options import (
     together,
 )
 from thresher.config import PRUNE_FLAGS, TRAIN_FLAGS, PruneConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 FLAGS = {**setting_flags(TrainConfig, TRAIN_FLAGS), **setting_flags(PruneConfig, PRUNE_FLAGS)}
 
@@ -46,13 +49,10 @@ def prune(
 
     Several GPUs: accelerate launch -m thresher prune my-encoder --task sst2 --data glue --out runs/sst2
     """
-    from thresher.cli.output import console, layers_table, listeners, print_json, quality_table
-    from thresher.jobs.prune import PruneRequest
+    from thresher.cli.output import console, listeners, print_json, quality_table
+    from thresher.jobs.prune import CONTROL, PruneRequest
     from thresher.jobs.prune import prune as learn
     from thresher.jobs.search import SearchRequest, search
-    from thresher.models.attach import known_of
-    from thresher.models.heads import head_of
-    from thresher.models.pairs import takes_pairs
 
     asked: dict[str, Any] = {
         **rows,
@@ -75,14 +75,29 @@ def prune(
     if result is None:
         return
     found = result.to_dict()
+    control = max_drop is None and result.method == CONTROL
     for split, models in found["quality"].items():
-        screen.print(quality_table(f"{result.task} {split}", models))
+        named = {"trained on" if control and name == "pruned" else name: one for name, one in models.items()}
+        screen.print(quality_table(f"{result.task} {split}", named))
     for text in result.remarks:
         screen.print(text, markup=False)
+    if control:
+        screen.print(f"saved {out}; beside a pruned run: thresher report RUN --control {out}", markup=False)
+    else:
+        _show_kept(screen, result, found, out)
+    if as_json:
+        print_json(found)
+
+
+def _show_kept(screen: "Console", result: Any, found: dict[str, Any], out: Path) -> None:
+    """What every layer keeps, and how to see it at work."""
+    from thresher.cli.output import layers_table
+    from thresher.models.attach import known_of
+    from thresher.models.heads import head_of
+    from thresher.models.pairs import takes_pairs
+
     screen.print(layers_table(next(iter(found["quality"].values()))["pruned"]))
     pairs = {"span": '"a question" "its context"', "score": '"a query" "a document"'}
     single = '"one text" "the other"' if takes_pairs(known_of(result.model)) else '"some text"'
     texts = pairs.get(head_of(result.model).means, single)
     screen.print(f"saved {out}; see it at work: thresher explain {out} {texts}", markup=False)
-    if as_json:
-        print_json(found)

@@ -30,14 +30,15 @@ def report(
 
     Example: thresher report runs/demo -o report.html
     """
-    from thresher.cli.output import console, listeners, print_json
+    from thresher.cli.output import console, counted, listeners, print_json
     from thresher.jobs.report import ReportRequest, write_report
 
     request = ReportRequest(**rows, run=run, out=out, texts=texts, control=control, bench=bench, examples=examples)
     screen = console(as_json)
     result = write_report(request, **listeners(screen))
     whose = "measured now" if result.measured else "as the run remembers it"
-    screen.print(f"quality {whose}, {result.examples} examples, {result.benches} benchmarks", markup=False)
+    numbers = f"{counted(result.examples, 'example')}, {counted(result.benches, 'benchmark')}"
+    screen.print(f"quality {whose}, {numbers}", markup=False)
     screen.print(f"written {result.out}", markup=False)
     if as_json:
         print_json(result.to_dict())

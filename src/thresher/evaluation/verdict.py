@@ -87,6 +87,7 @@ class Verdict:
     best_rival: Against | None = None
     one_text: OneText | None = None
     stack: Against | None = None
+    settled: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -97,6 +98,8 @@ class Verdict:
             f"pruned is {compared(self.speedup)} dense in {self.dtype}{modes}; {self.flops_ratio:.2f}x fewer FLOPs in "
             f"the engine, {self.paper_flops_ratio:.2f}x in the paper's count"
         ]
+        if not self.settled:
+            lines.append("these two rows did not settle (~), so their ratio is not to be quoted")
         if not self.pays:
             lines.append("pruning does not pay here; use the dense engine for texts like these")
         if self.stack is not None:
@@ -164,6 +167,7 @@ def judge(rows: Table) -> Verdict | None:
         best_rival=_against(pruned, list(filter(is_rival, rows))) if pruned["mode"] else None,
         one_text=_one_text(rows),
         stack=_against(pruned, [row for row in rows if row["engine"].startswith(STACK)]),
+        settled=all(row.get("settled", True) for row in (pruned, dense)),  # older records do not say
     )
 
 

@@ -31,6 +31,7 @@ class PruneResult:
 
     out: Path
     task: str
+    method: str
     quality: "dict[str, dict[str, Quality]]"
     selection_score: float | None
     seconds: float
@@ -65,6 +66,7 @@ def prune(
             return run_job(job, shown, say)
 
 
+CONTROL = "dense"  # the method that trains as long and drops nothing
 T = TypeVar("T", bound=TrainingRequest)
 
 
@@ -112,6 +114,7 @@ def run_job(job: Job, progress: "Silent", note: Note) -> PruneResult | None:
     result = PruneResult(
         out=job.out,
         task=job.task.spec.name,
+        method=job.train.method,
         quality=quality,
         selection_score=state.best_score,
         seconds=round(state.seconds, 1),
@@ -134,7 +137,8 @@ def _announce(job: Job, trainer: "Trainer", note: Note) -> None:
     count = trainer.accelerator.num_processes
     processes = f", {count} processes" if count > 1 else ""
     note(f"data: {job.task.source}")
-    note(f"recipe {train.recipe}: method {train.method}, scores by {score}, {cost}")
+    how = "nothing is dropped" if train.method == CONTROL else f"scores by {score}, {cost}"
+    note(f"recipe {train.recipe}: method {train.method}, {how}")
     note(f"training in {trainer.precision} on {trainer.accelerator.device.type}{processes}")
     for text in trainer.rows.truncation():
         note(text)

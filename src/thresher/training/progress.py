@@ -131,10 +131,12 @@ class Brief(Silent):
             self._progress.advance(self._task)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        if self._progress.console.is_terminal:
+            self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        if self._progress.console.is_terminal:
+            self._progress.stop()

@@ -163,7 +163,7 @@ class Thresher(Method):
     def _name(self, index: int) -> str:
         """The width of the fall, and its floor if it has one."""
         width, floor = self._shapes[index]
-        return f"{width:g} to {floor:g}" if floor else f"{width:g}"
+        return f"{width:.3g} to {floor:g}" if floor else f"{width:.3g}"
 
     def _divergence_of(self, index: int) -> float:
         """Shapes are compared at the same cost: thresholds are found anew first."""
