@@ -348,7 +348,8 @@ def given_settings(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]
     for word in words:
         name, equals, text = word.partition("=")
         if not equals or name == "recipe" or name not in {**train, **prune}:
-            raise ConfigError(f"--set {word}: give NAME=VALUE with one of {', '.join([*train, *prune])}")
+            names = [one for one in (*train, *prune) if one != "recipe"]
+            raise ConfigError(f"--set {word}: give NAME=VALUE with one of {', '.join(names)}")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError):  # not TOML, or too deep and too long for its reader

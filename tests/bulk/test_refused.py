@@ -25,7 +25,8 @@ def refused(match: str, *args: Any, **given: Any) -> None:
 def test_a_wrong_column_is_named_with_those_there_are(name: str, models: Path, tmp_path: Path) -> None:
     source, out = write(tmp_path / name, rows()), tmp_path / "out.jsonl"
     for option in ("text_column", "pair_column", "id_column"):
-        match = "has no column 'review'; available columns: 'id', 'text', 'n'"
+        way = option.replace("_", "-")
+        match = f"has no column 'review'; available columns: 'id', 'text', 'n'; say which with --{way}"
         refused(match, models / "classes", source, out, **{option: "review"})
     refused("given twice", models / "classes", source, out, pair_column="text")
 

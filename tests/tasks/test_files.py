@@ -125,8 +125,10 @@ def test_bad_rows_are_named_in_both_files(tmp_path: Path, row: dict[str, Any], m
 
 def test_unknown_column_lists_the_others(tmp_path: Path) -> None:
     path = write(tmp_path / "films.jsonl", films(20))
-    with pytest.raises(DataError, match="films.jsonl has no column 'review'; available columns: 'text', 'label'"):
-        load(path, text_column="review")
+    known = "films.jsonl has no column 'review'; available columns: 'text', 'label'; say which with"
+    for kind in ("text", "pair", "label"):
+        with pytest.raises(DataError, match=f"{known} --{kind}-column"):
+            load(path, **{f"{kind}_column": "review"})
     with pytest.raises(DataError, match="column 'text' is given twice"):
         load(path, pair_column="text")
 

@@ -33,7 +33,10 @@ def columns_in(shard: Shard, columns: Columns) -> list[str]:
     for name in columns.names():
         if name not in found:
             listed = ", ".join(map(repr, found)) or "none"
-            raise DataError(f"{shard.source} has no column '{name}'; available columns: {listed}")
+            option = next(kind for kind in ("text", "pair", "id") if getattr(columns, kind) == name)
+            raise DataError(
+                f"{shard.source} has no column '{name}'; available columns: {listed}; say which with --{option}-column"
+            )
     return found
 
 

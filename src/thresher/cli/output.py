@@ -165,6 +165,6 @@ def quartile_table(quality: dict[str, Any]) -> Table:
     for name in ("tokens", "rows", "score", "relative FLOPs"):
         table.add_column(name, justify="right")
     for part in quality["quartiles"]:
-        span = f"{part['shortest']}-{part['longest']}"
+        span = "-".join(map(str, dict.fromkeys((part["shortest"], part["longest"]))))
         table.add_row(span, str(part["rows"]), f"{100 * part['score']:.2f}", percent(part["relative_flops"]))
     return table

@@ -71,7 +71,7 @@ def read_config(path: str | Path, **changes: Any) -> Any:
         if "trust_remote_code" in str(error):
             raise unreadable(name, OWN_CODE) from error
         nowhere = "" if Path(name).exists() else f"; there is no folder {name} either"
-        raise unreadable(name, f"{first_line(error)}{nowhere}") from error
+        raise unreadable(name, f"{first_line(error).rstrip('.')}{nowhere}") from error
 
 
 def check_room(name: str, config: Any, *, whole: bool, means: str = "classes") -> None:

@@ -53,9 +53,10 @@ class Columns:
 
     def read(self, path: Path) -> Table:
         table = read_table(path)
-        for name in self.names():
-            if name not in self.optional:
-                table.require(name)
+        for kind in ("text", "pair", "label", "group"):
+            name = getattr(self, kind)
+            if name is not None and name not in self.optional:
+                table.require(name, option=f"--{kind}-column")
         return table
 
     def examples(self, table: Table, labels: "Readable") -> list[Example]:

@@ -41,11 +41,12 @@ class Table:
             raise DataError(f"{self.where(index)} has no '{column}'; it has: {', '.join(row) or 'nothing'}")
         return row[column]
 
-    def require(self, column: str) -> None:
-        """Check before reading any row that the column exists at all."""
+    def require(self, column: str, *, option: str | None = None) -> None:
+        """Check before reading any row that the column exists at all; `option` is the command's way to name another."""
         if column not in self.columns:
+            way = "" if option is None else f"; say which with {option}"
             raise DataError(
-                f"{self.path} has no column '{column}'; available columns: {', '.join(map(repr, self.columns))}"
+                f"{self.path} has no column '{column}'; available columns: {', '.join(map(repr, self.columns))}{way}"
             )
 
 

@@ -25,7 +25,7 @@ FILES = [
     Bad(
         "missing column", PRUNE + " --text-column review", ("no column 'review'", "available columns: 'text', 'label'")
     ),
-    Bad("missing pair column", PRUNE + " --pair-column other", ("no column 'other'", "available columns")),
+    Bad("missing pair column", PRUNE + " --pair-column other", ("no column 'other'", "say which with --pair-column")),
     Bad("column given twice", PRUNE + " --pair-column text", ("'text' is given twice", "different columns")),
     Bad(
         "nothing in the file",
