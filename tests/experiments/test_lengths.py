@@ -124,6 +124,15 @@ def test_committed_statistics_follow_from_the_committed_counts(row: lengths.Row)
     assert found.kl == pytest.approx(row["kl"])
 
 
+def test_rows_of_another_tokenizer_alone_give_a_table_and_no_figure(tmp_path: Path) -> None:
+    config = read_config(ROOT / "lengths")
+    rows = [row for row in read_records(ROOT / "lengths" / RECORDS) if row["tokenizer"] != config["tokenizers"][0]]
+    marks = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in config["tokenizers"])
+    (tmp_path / "README.md").write_text(marks, encoding="utf-8")
+    assert lengths.publish(rows, tmp_path, config) == [tmp_path / "README.md"]
+    assert "| RTE |" in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_table_is_that_of_the_records() -> None:
     config = read_config(ROOT / "lengths")
     page = (ROOT / "lengths" / "README.md").read_text(encoding="utf-8")

@@ -71,7 +71,8 @@ def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[P
     for name in config["tokenizers"]:
         own = [row for row in rows if row["tokenizer"] == name]
         write_between_marks(written[0], name, table(own, config))
-    return [*written, *draw([row for row in rows if row["tokenizer"] == config["tokenizers"][0]], folder, config)]
+    drawn = [row for row in rows if row["tokenizer"] == config["tokenizers"][0]]
+    return [*written, *(draw(drawn, folder, config) if drawn else [])]
 
 
 def table(rows: Sequence[Row], config: dict[str, Any]) -> str:
