@@ -89,6 +89,19 @@ def test_other_rows_are_measured_and_the_control_stands_beside(
     assert "dense, trained as long (control)" in text and "No control" not in text
 
 
+def test_a_gain_over_dense_asks_for_the_control_until_it_is_there(
+    finished: Path, control: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    about = tiny.manifest(finished)
+    about["quality"]["held_out"]["dense"]["metrics"]["score"] = 0.0
+    (run / "thresher.json").write_text(json.dumps(about), encoding="utf-8")
+    for given in ({}, {"control": control}):
+        thresher.write_report(run, out=tmp_path / "a.html", **given)
+        assert ("The fair control is" in page_of(tmp_path / "a.html").text) is not bool(given)
+
+
 def test_the_control_of_what_is_remembered_was_measured_on_the_same_rows(
     finished: Path, control: Path, stock: Stock, tmp_path: Path
 ) -> None:

@@ -50,7 +50,8 @@ def prune(
     Several GPUs: accelerate launch -m thresher prune my-encoder --task sst2 --data glue --out runs/sst2
     """
     from thresher.cli.output import console, listeners, print_json, quality_table
-    from thresher.jobs.prune import CONTROL, PruneRequest
+    from thresher.evaluation.gain import CONTROL
+    from thresher.jobs.prune import PruneRequest
     from thresher.jobs.prune import prune as learn
     from thresher.jobs.search import SearchRequest, search
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from thresher.config import PruneConfig
+from thresher.evaluation.gain import CONTROL
 from thresher.jobs.measure import Version, measure, plain, remarks_on, remember_thresholds_, with_thresholds
 from thresher.jobs.places import alone
 from thresher.jobs.request import Note, asked, heard
@@ -66,7 +67,6 @@ def prune(
             return run_job(job, shown, say)
 
 
-CONTROL = "dense"  # the method that trains as long and drops nothing
 T = TypeVar("T", bound=TrainingRequest)
 
 

@@ -92,7 +92,9 @@ def write_report(
         checkpoint = load(request.run)
         rows = _load_rows(request, checkpoint)
         quality, measured = _quality(request, manifest, rows, shown, say)
-        notes = [*remarks_on(quality, manifest.get("recipe")), *_add_control_(quality, request, rows, measured, shown)]
+        notes = _add_control_(quality, request, rows, measured, shown)
+        if not any("control" in models for models in quality.values()):  # else the comparison to ask for is there
+            notes = [*remarks_on(quality, manifest.get("recipe")), *notes]
         with _readable(request.run):
             content = _content(request, manifest, rows, quality, notes, records)
             report_page(content)  # what cannot be shown is found out before the models compute
