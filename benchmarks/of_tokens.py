@@ -93,9 +93,9 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         works["transformers", dtype] = Stock(
             engines["dense", dtype], options.run, dtype=dtype, batch_size=options.batch_size
         )
-    windows = engines["pruned", "fp32"].windows(items)
+    pruned = engines["pruned", dtypes[0]]
+    windows = pruned.windows(items)
     lengths = torch.from_numpy(windows.tokens.lengths.copy())
-    pruned = engines["pruned", "fp32"]
     kept = torch.from_numpy(pruned.finish_tokens(pruned.begin(windows.tokens)).kept.astype(np.int64))
     shape = encoder_shape(load_ours("thresher dense", options.run)[0])
     cost = {"paper": relative_flops(shape, lengths, kept), "engine": engine_relative_flops(shape, lengths, kept)}

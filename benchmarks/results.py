@@ -26,6 +26,8 @@ NAMES = {
     "thresher pruned": "**thresher, pruned**",
     "thresher export dense, onnxruntime": "thresher, dense, exported to onnxruntime",
     "thresher export pruned, onnxruntime": "thresher, pruned, exported to onnxruntime",
+    "thresher export dense, openvino": "thresher, dense, exported to OpenVINO",
+    "thresher export pruned, openvino": "thresher, pruned, exported to OpenVINO",
 }
 # What a reader of docs/speed.md wants to compare; all rows are in benchmarks/README.md.
 FRONT = [
