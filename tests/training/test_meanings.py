@@ -279,7 +279,8 @@ def test_an_interrupted_run_without_labels_goes_on(tmp_path: Any) -> None:
 
 def test_models_with_one_answer_for_all_are_named() -> None:
     assert one_answer_for_all(RERANK, np.full((4, 1), 2.0)) == [
-        "the dense model gives the same score to every selection row: nothing can be lost; it needs more training"
+        "the dense model gives the same score to every selection row: nothing can be lost; it needs more training: "
+        "more rows, more epochs (--finetune-epochs), or a higher --lr"
     ]
     assert "gives the same embedding to" in one_answer_for_all(EMBED, np.ones((4, 3)))[0]
     assert "gives no label to every" in one_answer_for_all(TOPICS, np.full((4, 2), -1.0))[0]

@@ -19,6 +19,7 @@ from thresher.tasks.task import Task, TaskSpec, labelled
 from thresher.training.targets import padded
 
 SAME = 1e-4  # scores and embeddings that differ by less, relative to their size, are one answer
+MORE = "it needs more training: more rows, more epochs (--finetune-epochs), or a higher --lr"
 
 
 def one_answer_for_all(spec: TaskSpec, logits: NDArray[Any]) -> list[str]:
@@ -28,7 +29,7 @@ def one_answer_for_all(spec: TaskSpec, logits: NDArray[Any]) -> list[str]:
         return []  # what its answers are takes their texts; the F1 of answerable questions says it
     if means == "tags":
         found = np.unique(logits.argmax(axis=1))
-        said = f"the dense model tags every token '{spec.labels[int(found[0])]}': nothing can be lost; train it more"
+        said = f"the dense model tags every token '{spec.labels[int(found[0])]}': nothing can be lost; {MORE}"
         return [said] if len(found) == 1 else []
     if means == "classes":
         answers = np.unique(logits.argmax(axis=1))
@@ -42,7 +43,7 @@ def one_answer_for_all(spec: TaskSpec, logits: NDArray[Any]) -> list[str]:
         only = f"gives the same {means} to"
     if len(answers) != 1 or means == "value":  # a correlation of 0 says it of values
         return []
-    return [f"the dense model {only} every selection row: nothing can be lost; it needs more training"]
+    return [f"the dense model {only} every selection row: nothing can be lost; {MORE}"]
 
 
 class Judge:
