@@ -33,6 +33,12 @@ def test_a_ratio_of_rows_that_did_not_settle_is_not_to_be_quoted() -> None:
         assert verdict is not None and (said in verdict.text()) is not settled
 
 
+def test_a_ratio_far_above_that_of_flops_is_doubted() -> None:
+    for rate, doubted in ((235.0, False), (245.0, True)):  # dense makes 100, with twice the FLOPs
+        verdict = judge(table(rate))
+        assert verdict is not None and ("more than the FLOPs explain" in verdict.text()) is doubted
+
+
 def test_ratios_are_to_the_padded_fp32_row_and_to_the_best_row_that_is_not_ours() -> None:
     rows = table(150.0)
     add_ratios_(rows)

@@ -168,8 +168,8 @@ def _show(screen: "Console", result: dict[str, Any], verdict: str) -> None:
         for kind in dict.fromkeys(filter(None, kinds.values())):
             names = "; ".join(name for name in kinds if kinds[name] == kind)
             screen.print(f"attention of {names}: {kind}", markup=False, soft_wrap=True)
-    for why, costs in _missing_rows(result["missing"]).items():
-        screen.print(f"missing: {'; '.join(costs)}", markup=False)
+    for names, why in _missing_rows(result["missing"]):
+        screen.print(f"missing: {names}", markup=False)
         screen.print(f"  {why}", markup=False, soft_wrap=True)
     present = {f"{row['engine']} {row['dtype']}" for row in result["rows"]}
     calibrated = [short for name, short in CALIBRATED.items() if name in present]
@@ -209,12 +209,15 @@ def _named(row: dict[str, Any]) -> str:
     return f"{SHORT.get(row['engine'], row['engine'])} {_arithmetic(row)}"
 
 
-def _missing_rows(missing: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Why rows are missing -> their names as in the table: a package that is not installed costs several."""
+def _missing_rows(missing: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Rows, and why they are missing: a package that is not installed costs several. Where all have one reason, the
+    table's names need no repetition."""
     found: dict[str, list[str]] = {}
     for row in missing:
         found.setdefault(row["why"], []).append(_named(row))
-    return found
+    if len(found) == 1 and len(missing) > 1:
+        return [(f"{len(missing)} rows, as marked in the table", why) for why in found]
+    return [("; ".join(names), why) for why, names in found.items()]
 
 
 def _table(result: dict[str, Any]) -> "Table":

@@ -9,6 +9,7 @@ from thresher.evaluation.exported import PREFIX
 
 Table = list[dict[str, Any]]  # rows as Speed.to_dict() gives them
 PAYS = 1.02  # below this a difference is the machine's noise
+MOST = 1.2  # above this share of what FLOPs promise, something else computed beside the dense row
 
 
 def is_rival(row: dict[str, Any]) -> bool:
@@ -100,6 +101,8 @@ class Verdict:
         ]
         if not self.settled:
             lines.append("these two rows did not settle (~), so their ratio is not to be quoted")
+        if self.share > MOST:
+            lines.append("that is more than the FLOPs explain: measure again, on an idle machine")
         if not self.pays:
             lines.append("pruning does not pay here; use the dense engine for texts like these")
         if self.stack is not None:

@@ -330,7 +330,7 @@ def _measure(
             unknown = add_peaks_(chosen, plan.texts, material.batch_size, clock=left, on_step=step)
             found = sum(row["peak_mib"] is not None for row in rows)
             if found + len(unknown) < len(rows):
-                pace = replace(pace, notes=(*pace.notes, f"peak memory of {found} rows"))
+                pace = replace(pace, notes=(*pace.notes, f"peak memory of {found} row{'' if found == 1 else 's'}"))
             missing += unknown
     return rows, [asdict(row) for row in missing], _about(plan, pace)
 
