@@ -15,12 +15,16 @@ from thresher.errors import ConfigError
 from thresher.settings import Settings as Configuration
 
 Command = Callable[..., None]
+FILES = "CSV, TSV, JSON, JSONL, CoNLL or Parquet"
 
-TaskName = Annotated[str | None, typer.Option("--task", help="a GLUE task (sst2, mrpc, stsb, ...) or movies")]
+TaskName = Annotated[
+    str | None,
+    typer.Option("--task", help="a GLUE task (sst2, mrpc, stsb, ...), squad_v2, squad, conll2003 or movies"),
+]
 DataFolder = Annotated[
     Path | None, typer.Option("--data", help="folder with TASK/train*.jsonl and TASK/validation*.jsonl, perhaps as .xz")
 ]
-TrainFile = Annotated[Path | None, typer.Option("--train", help="your own training rows: CSV, TSV, JSONL or Parquet")]
+TrainFile = Annotated[Path | None, typer.Option("--train", help=f"your own training rows: {FILES}")]
 SelectionFile = Annotated[
     Path | None,
     typer.Option(
@@ -35,7 +39,7 @@ MoreTexts = Annotated[
         help="rows without labels to learn from the dense model on: a .txt, or a table with the training rows' columns",
     ),
 ]
-TestFile = Annotated[Path | None, typer.Option("--test", help="your own test rows: CSV, TSV, JSONL or Parquet")]
+TestFile = Annotated[Path | None, typer.Option("--test", help=f"your own test rows: {FILES}")]
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="column with the text")]
 PairColumn = Annotated[str | None, typer.Option("--pair-column", help="column with the second text, if there is one")]
 LabelColumn = Annotated[str | None, typer.Option("--label-column", help="column with the label")]
