@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from thresher.core.heads import Head
-from thresher.engine.checks import check_items, check_max_tokens, check_window, whole_number
+from thresher.engine.checks import check_items, check_max_tokens, check_window, other_head, whole_number
 from thresher.engine.executor import Executor
 from thresher.engine.forks import check_process
 from thresher.engine.of_tokens import (
@@ -23,7 +23,7 @@ from thresher.engine.of_tokens import (
 from thresher.engine.stream import Group, TextStream
 from thresher.engine.token_answers import TokenAnswers
 from thresher.engine.token_stream import MakeWindows, TokenStream
-from thresher.errors import ConfigError, DataError, ModelError
+from thresher.errors import ConfigError, DataError
 from thresher.models.heads import SPAN_OUTPUTS
 from thresher.text import shown
 from thresher.tokenizing.spans import LONGEST, N_BEST
@@ -154,9 +154,7 @@ class ReadsTokens:
 
     def _check_means(self, means: str, asked: str) -> None:
         if self.head.means != means:
-            ways = {"span": "answer(question, context)", "tags": "tag(texts)"}
-            instead = ways.get(self.head.means, "predict(texts), score(pairs) or embed(texts)")
-            raise ModelError(f"the model's head gives {self.head.means}, which {asked} does not serve; use {instead}")
+            raise other_head(self.head.means, asked)
 
 
 def _listed(alike: Iterator[Any], texts: Any) -> Any:
