@@ -103,7 +103,10 @@ class Packed:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it without types
     def __call__(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> Tensor:
-        """(texts, outputs) in the dtype that it `gives`, where the ids are. input_ids, attention_mask, token_type_ids: (texts, tokens)."""
+        """(texts, outputs) in the dtype that it `gives`, where the ids are.
+
+        input_ids, attention_mask, token_type_ids: (texts, tokens).
+        """
         lengths = _lengths(input_ids, attention_mask)
         tokens = _tokens(input_ids, token_type_ids, lengths)
         found = []
