@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import numbers
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -178,6 +179,6 @@ def _pairs(question: Any, context: Any) -> list[tuple[Any, Any]]:
 def _threshold(value: Any) -> float:
     if value is None:
         return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
         raise ConfigError(f"null_threshold = {shown(value)} must be a number; infinity gives an answer in any case")
     return float(value)
