@@ -14,7 +14,7 @@ from thresher.bulk.writing import Layout
 
 
 @dataclass(frozen=True)
-class Progress:
+class WorkDone:
     """How far the work is: rows that are done, of them in this call; bytes of the inputs, and how many of them are
     done. Rows and seconds to go by are of this call."""
 
@@ -44,7 +44,7 @@ class Work:
         self._done: list[dict[int, Done]] = [{} if store.finished else store.done() for store in stores]
         self._parts: dict[int, int] = {}  # shard -> how many parts it has, known once it is read to its end
 
-    def run(self, crew: Crew, folder: Path, progress: Callable[[Progress], None]) -> int:
+    def run(self, crew: Crew, folder: Path, progress: Callable[[WorkDone], None]) -> int:
         """Compute what is missing; outputs of shards appear in the folder. Returns how many rows were computed."""
         clock = _Clock(self._counts())
         progress(clock.progress(*self._counts()))
@@ -109,9 +109,9 @@ class _Clock:
         self._began = time.perf_counter()
         self.rows = 0
 
-    def progress(self, rows: int, errors: int, read: int, total: int) -> Progress:
+    def progress(self, rows: int, errors: int, read: int, total: int) -> WorkDone:
         seconds = time.perf_counter() - self._began
         self.rows = rows - self._rows
         pace = (read - self._read) / seconds if seconds > 0 else 0.0
         left = (total - read) / pace if pace > 0 else None
-        return Progress(rows, errors, read, total, self.rows / seconds if self.rows else 0.0, left)
+        return WorkDone(rows, errors, read, total, self.rows / seconds if self.rows else 0.0, left)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from thresher.bulk.rows import Columns
     from thresher.bulk.scorer import Crew, Setting
     from thresher.bulk.store import ShardStore
-    from thresher.bulk.work import Progress
+    from thresher.bulk.work import WorkDone
 
 FORMAT_VERSION = 1
 
@@ -126,7 +126,7 @@ class ScoreResult:
 def score_files(
     run: str | Path | ScoreRequest,
     *,
-    progress: "Callable[[Progress], None] | None" = None,
+    progress: "Callable[[WorkDone], None] | None" = None,
     note: Note | None = None,
     **given: Any,
 ) -> ScoreResult:
@@ -159,7 +159,7 @@ class _Job:
         shards: "list[Shard]",
         *,
         single: bool,
-        progress: "Callable[[Progress], None]",
+        progress: "Callable[[WorkDone], None]",
         note: Note,
     ) -> None:
         self.request, self.shards, self.single, self.progress, self.note = request, shards, single, progress, note
