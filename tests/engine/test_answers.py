@@ -220,7 +220,7 @@ def test_a_hundred_pages() -> None:
     ("question", "context", "message"),
     [
         ("q" * 200, "a context", "the question has 200 tokens and leaves none for the context in windows of 64"),
-        ("", "a context", "the text is empty"),
+        ("", "a context", "the question is empty"),
         ("who ?", "half \ud800", "half a character"),
     ],
 )
