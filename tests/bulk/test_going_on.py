@@ -29,9 +29,9 @@ def stopped_after(parts: int, *args: Any, **given: Any) -> None:
     """Score until so many parts are done."""
     done = 0
 
-    def count(standing: Any) -> None:
+    def count(now: Any) -> None:
         nonlocal done
-        done = standing.rows
+        done = now.rows
         if done >= parts * 7 and done % 7 == 0:
             raise Gone
 
@@ -118,14 +118,14 @@ def test_other_inputs_runs_and_settings_are_refused_with_what_differs(models: Pa
 def test_an_input_that_grows_while_it_is_read_is_refused(models: Path, tmp_path: Path) -> None:
     source, out = write(tmp_path / "in.jsonl", rows(20)), tmp_path / "out.jsonl"
 
-    def once(standing: Any) -> None:
-        if standing.rows == 7:
+    def once(now: Any) -> None:
+        if now.rows == 7:
             source.write_bytes(source.read_bytes() + b'{"text": "late"}\n')
 
     with pytest.raises(RunError, match=r"in\.jsonl was changed while it was read"):
         score(models / "classes", source, out, progress=once)
     assert not out.exists()
-    touched = lambda standing: os.utime(source)  # noqa: E731  # which changes no byte of it
+    touched = lambda now: os.utime(source)  # noqa: E731  # which changes no byte of it
     assert score(models / "classes", source, out, overwrite=True, progress=touched).rows > 20
 
 

@@ -197,7 +197,7 @@ def test_explain_shows_what_the_head_gives(runs: Path, folder: Path) -> None:
     assert one["dense"] == {"cosine": pytest.approx(float(cosines(*([v] for v in vectors))[0]), abs=1e-5)}
     assert "embedding" not in one and one["label"] == "" and len(one["dropped_at"]) == len(one["tokens"])
     assert (
-        f"-> cosine {one['dense']['cosine']:.4f} of the dense model's"
+        f"-> cosine {one['dense']['cosine']:.4f} to the dense model's"
         in tiny.succeeds("explain {runs}/embedder {text}", runs=runs, text=text).out
     )
     two = tiny.succeeds("explain {runs}/reranker {text} {pair} --json", runs=runs, text=text, pair=pair).json()

@@ -220,7 +220,7 @@ def test_a_hundred_pages() -> None:
     ("question", "context", "message"),
     [
         ("q" * 200, "a context", "the question has 200 tokens and leaves none for the context in windows of 64"),
-        ("", "a context", "the text is empty"),
+        ("", "a context", "the question is empty"),
         ("who ?", "half \ud800", "half a character"),
     ],
 )
@@ -243,9 +243,15 @@ def test_wrong_arguments() -> None:
         engine.answer("a", "b", null_threshold="x")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="n_best = 0 is below 1"):
         engine.answer("a", "b", n_best=0)
-    assert (
-        list(engine.answer_stream([("who", 3), "alone"]))[0].error == "a int is not text; give the context as a string"
-    )  # type: ignore[list-item]
+    given: Any = [("who", 3), "alone", None, ("who",), ["who ?", "a fox"]]
+    errors = [found.error for found in engine.answer_stream(given)]
+    assert errors == [
+        "a int is not text; give the context as a string",
+        *(f"{item!r} is no question with its context; give two strings" for item in given[1:4]),
+        None,
+    ]
+    same = engine.answer("who ?", "a fox", null_threshold=1.0)
+    assert engine.answer("who ?", "a fox", null_threshold=np.float32(1)) == same  # type: ignore[arg-type]
     assert engine.answer([], []) == []
 
 

@@ -209,8 +209,28 @@ def test_embeddings_are_those_of_sentence_transformers(tmp_path: Path) -> None:
         engine.embed(TEXTS, prompt_name="title")
     with pytest.raises(DataError, match="item 1: the text is empty"):
         engine.embed(["a film", " "])
-    with pytest.raises(ModelError, match="gives embedding, which predict does not serve; use embed"):
-        engine.classify(TEXTS)
+    calls: list[tuple[str, Any]] = [
+        ("predict", lambda: engine.classify(TEXTS)),
+        ("score", lambda: engine.score(PAIRS)),
+        ("rank", lambda: engine.rank("fog", [])),
+        ("tag", lambda: engine.tag(TEXTS)),
+        ("answer", lambda: engine.answer("who?", "fog")),
+    ]
+    for asked, call in calls:
+        with pytest.raises(ModelError, match=rf"gives embedding, which {asked} does not serve; use embed\(texts\)"):
+            call()
+
+
+@pytest.mark.parametrize("prompts", [{}, {"query": "query : "}, {"document": "passage : ", "title": "the "}])
+def test_every_embedder_knows_queries_and_documents(tmp_path: Path, prompts: dict[str, str]) -> None:
+    """As in sentence-transformers: a model without such a prompt reads the text alone, whatever its default is."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    settings = {"prompts": prompts, "default_prompt_name": next(iter(prompts), None)}
+    folder = embedder_folder(tmp_path / "model", settings=settings)
+    engine = Engine.load(folder, device="cpu", dtype="fp32")
+    stock = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    for name, encode in (("query", stock.encode_query), ("document", stock.encode_document)):
+        np.testing.assert_allclose(engine.embed(TEXTS, prompt_name=name), encode(TEXTS), atol=1e-5)
 
 
 @pytest.mark.parametrize("kinds", [("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize")])
@@ -283,6 +303,8 @@ def test_scores_and_ranks() -> None:
         engine.rank("a film", documents, top_k=2) == engine.rank("a film", documents, top_k=np.int64(2)) == ranked[:2]
     )
     assert engine.rank("a film", []) == [] and engine.score([]).shape == (0,)
+    lists: Any = [list(pair) for pair in PAIRS]  # as users of CrossEncoder write them
+    assert np.array_equal(engine.score(lists), scores)
 
 
 def test_ties_stay_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,10 +339,9 @@ def test_a_query_that_leaves_no_room() -> None:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (
-            lambda engine: engine.score([["fog", "film"]]),
-            "item 0: a list is not text; give a string, or two in a tuple",
-        ),
+        (lambda engine: engine.score([["fog"]]), "item 0: 1 texts in one item; give a text or a pair of texts"),
+        (lambda engine: engine.score([[["fog"], "film"]]), "item 0: a list is not text; give a string"),
+        (lambda engine: engine.score("fog"), "a single text was given as pairs"),
         (lambda engine: engine.score([None]), "item 0: a NoneType is not text"),
         (lambda engine: engine.score(["fog"]), "item 0: the model is for pairs of texts, and was given a single text"),
         (lambda engine: engine.rank("", ["a"]), "the query '' is empty; give at least one word"),
@@ -333,10 +354,13 @@ def test_a_query_that_leaves_no_room() -> None:
         (lambda engine: engine.rank("a", {"id": "film"}), "documents = {'id': 'film'} is of type dict; give a list"),
         (lambda engine: engine.predict(None), "texts = None is of type NoneType; give a list of texts"),
         (lambda engine: engine.predict({"fog", "film"}), "is of type set; give a list of texts"),
-        (lambda engine: engine.score(5), "texts = 5 is of type int; give a list of texts"),
+        (lambda engine: engine.score(5), "pairs = 5 is of type int; give a list of texts"),
         (lambda engine: engine.rank("a", ["film"], top_k=0), "top_k = 0 is below 1, the smallest allowed value"),
         (lambda engine: engine.rank("a", ["film"], top_k=True), "top_k = True is of type bool; give a whole number"),
-        (lambda engine: engine.embed(["a"]), "gives score, which embed does not serve; use predict"),
+        (
+            lambda engine: engine.embed(["a"]),
+            r"gives score, which embed does not serve; use score\(pairs\) or rank\(query, documents\)",
+        ),
     ],
 )
 def test_bad_calls(call: Any, says: str) -> None:
@@ -356,7 +380,7 @@ def test_a_classifier_neither_ranks_nor_embeds() -> None:
     assert (
         sum(found.probabilities.values()) == pytest.approx(1) and found.probabilities[found.label] == found.probability
     )
-    with pytest.raises(ModelError, match="gives classes, which score does not serve"):
+    with pytest.raises(ModelError, match=r"gives classes, which rank does not serve; use predict\(texts\)"):
         engine.rank("a", ["b"])
-    with pytest.raises(ModelError, match="gives classes, which embed does not serve"):
+    with pytest.raises(ModelError, match=r"gives classes, which embed does not serve; use predict\(texts\)"):
         engine.embed(["a"])

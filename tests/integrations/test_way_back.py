@@ -130,6 +130,19 @@ def test_half_precision_on_a_cpu_is_computed_in_full(reranker: Any) -> None:
     assert reranker.predict(PAIRS).tolist() == pytest.approx(wanted.tolist(), abs=5e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_results_have_the_dtype_of_the_weights(dtype: torch.dtype, reranker: Any, embedder: Any) -> None:
+    near = {"atol": 1e-5 if dtype == torch.float64 else 0.02, "rtol": 0}
+    for model, call in ((reranker, reranker.predict), (embedder, embedder.encode)):
+        texts = PAIRS if model is reranker else TEXTS
+        model.to(dtype)
+        wanted, tensor = call(texts), call(texts, convert_to_tensor=True)
+        thresher.accelerate_(model)
+        found = call(texts)
+        assert found.dtype == wanted.dtype and call(texts, convert_to_tensor=True).dtype == tensor.dtype
+        np.testing.assert_allclose(found, wanted, **near)
+
+
 def test_another_arithmetic_can_be_asked_for(reranker: Any) -> None:
     wanted = reranker.predict(PAIRS)
     thresher.accelerate_(reranker, dtype="bf16", device="cpu")

@@ -128,8 +128,8 @@ def test_work_of_actors_goes_on_here_and_the_other_way(ray: StandIn, models: Pat
     source, whole = write(tmp_path / "in.jsonl", rows()), tmp_path / "whole.jsonl"
     score(models / "classes", source, whole)
 
-    def stop(standing: Any) -> None:
-        if standing.rows >= 20:
+    def stop(now: Any) -> None:
+        if now.rows >= 20:
             raise KeyboardInterrupt
 
     for first, then in (("local", None), (None, "local")):

@@ -87,7 +87,7 @@ def test_explain_shows_the_context(readers: Client, run: str, text: str, pair: s
     ("route", "body", "says"),
     [
         ("/answer", {"question": QUESTION}, "a question and a context are needed"),
-        ("/answer", {"question": " ", "context": CONTEXT}, "the text is empty"),
+        ("/answer", {"question": " ", "context": CONTEXT}, "the question is empty"),
         ("/answer", {"question": QUESTION, "context": CONTEXT, "top_k": 0}, "top_k = 0"),
         ("/answer", {"inputs": {"question": QUESTION}}, "missing required field `context`"),
         ("/tag", {"inputs": ["ada", ""]}, "text 1: the text is empty"),

@@ -39,6 +39,21 @@ def test_lists_are_several_labels(tmp_path: Path) -> None:
     assert again.spec.means == "labels" and again.test["test"][0].label == (0, 0, 1)
 
 
+@pytest.mark.parametrize("separator", [None, "|"])
+def test_numbers_are_in_their_own_order(tmp_path: Path, separator: str | None) -> None:
+    """A model's outputs are numbered like that: by the alphabet, label 10 would be trained, and scored, as output 2."""
+    labels: list[Any] = [[number, 0] if separator is None else f"{number}|0" for number in range(1, 12)]
+    spec = load_file_task(write(tmp_path / "t.jsonl", labelled_rows(*labels)), separator=separator).spec
+    assert spec.labels == tuple(map(str, range(12))) and spec.class_order == "task"
+    words = load_file_task(write(tmp_path / "w.jsonl", labelled_rows(["10", "2"], ["b"]))).spec
+    assert words.labels == ("10", "2", "b") and words.class_order == "alphabet"
+
+
+def test_a_label_is_more_than_spaces(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"row 2 .*has ' ' in its list; labels must be names or whole numbers"):
+        load_file_task(write(tmp_path / "t.jsonl", labelled_rows(["a", "b"], ["b", " "])))
+
+
 def test_text_with_a_separator(tmp_path: Path) -> None:
     task = load_file_task(write(tmp_path / "t.jsonl", labelled_rows("a | b", "b", "", "c|a")), separator="|")
     assert (task.spec.labels, task.spec.separator) == (("a", "b", "c"), "|")
@@ -121,6 +136,9 @@ def test_labels_are_read_in_the_files_that_have_them(tmp_path: Path) -> None:
     bad = write(tmp_path / "bad.jsonl", [{"query": "new", "doc": "d", "label": -1}])
     with pytest.raises(DataError, match="row 1 .*relevance -1 is below 0"):
         load_file_task(train, test=bad, **RERANK)
+    words = write(tmp_path / "words.jsonl", [{"query": "new", "doc": "d", "label": "good"}])
+    with pytest.raises(DataError, match="label 'good' is not a number, as a document's relevance is: 0, or more"):
+        load_file_task(train, test=words, **RERANK)
     with pytest.raises(DataError, match="no file has the column 'useful'; name another, or leave --label-column out"):
         load_file_task(train, **RERANK, label_column="useful")
     with pytest.raises(DataError, match="too few different queries to split"):

@@ -182,6 +182,12 @@ def test_what_is_no_text(item: Any, pairs: bool | None, says: str) -> None:
     assert len(found) == 3 and (found.lengths > 0).tolist() == [True, pairs is not None, True]
 
 
+@pytest.mark.parametrize(("pairs", "says"), [(False, "give a string"), (True, "give two strings in a tuple")])
+def test_what_a_model_would_have_instead(pairs: bool, says: str) -> None:
+    problem = problem_of(["a", "b"], pairs)
+    assert problem is not None and problem.says == f"a list is not text; {says}"
+
+
 def test_no_room_beside_special_tokens() -> None:
     reader = text_tokenizer(tokenizer("wordpiece"))
     found = read_texts(reader, [("a", "film"), "a good film"], limit=3)

@@ -48,6 +48,13 @@ def test_the_best_of_all_spans(words: int, seed: int, longest: int, n_best: int)
     assert np.allclose([one.probability for one in found.candidates], powers[1:] / powers.sum())
 
 
+def test_answers_without_a_bound_on_their_length() -> None:
+    windows = windows_of([" ".join(["film"] * 40)])
+    logits = np.random.default_rng(0).normal(size=(windows.tokens.total, 2))
+    whole = find_answers(windows, logits, longest=windows.tokens.total, n_best=10**15)
+    assert find_answers(windows, logits, longest=10**15, n_best=10**15) == whole
+
+
 def test_no_answer_has_to_be_better_by_the_threshold() -> None:
     windows = windows_of(["a film"])
     logits = np.zeros((windows.tokens.total, 2))

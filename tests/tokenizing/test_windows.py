@@ -60,7 +60,7 @@ def test_the_same_windows_as_the_librarys_call(
 ) -> None:
     found = question_windows(text_tokenizer(tokenizer(kind)), [question], [context], limit=limit, overlap=overlap)
     if is_blank(question):
-        assert found.problems[0].says.startswith("the text is empty") and len(found) == 0
+        assert found.problems[0].says.startswith("the question is empty") and len(found) == 0
         return
     expected = by_the_call(kind, question, context, limit, overlap)
     if expected is None:

@@ -1,6 +1,7 @@
 """Heads that read every token, trained: answers and tags are learned, and kept where most tokens are dropped."""
 
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from transformers import AutoConfig
 
 import thresher
-from tests.training.tiny import FFN_WIDTH, FILLERS, HEADS, LAYERS, QUICK, VOCABULARY, WIDTH, tiny_tokenizer
+from tests.training.tiny import FFN_WIDTH, FILLERS, HEADS, LAYERS, QUICK, VOCABULARY, WIDTH, Recorder, tiny_tokenizer
 from thresher.config import PruneConfig, TrainConfig
 from thresher.errors import ConfigError
 from thresher.evaluation.quality import chosen_threshold, evaluate
@@ -60,7 +61,9 @@ def model_for(means: str, **settings: Any) -> Any:
     return model
 
 
-def trained(means: str, *, rows: int = 64, finetune: bool = True, **settings: Any) -> Trainer:
+def trained(
+    means: str, *, rows: int = 64, finetune: bool = True, progress: Silent | None = None, **settings: Any
+) -> Trainer:
     config = TrainConfig(**{**QUICK, "method": "thresher", **settings})
     trainer = Trainer(
         model_for(means),
@@ -68,7 +71,7 @@ def trained(means: str, *, rows: int = 64, finetune: bool = True, **settings: An
         task(means, rows),
         config,
         finetune=finetune,
-        progress=Silent(),
+        progress=progress or Silent(),
         device="cpu",
     )
     trainer.fit()
@@ -143,5 +146,8 @@ def test_some_of_the_context_reaches_the_end(means: str) -> None:
     trainer = trained(means, target_flops=0.7, max_steps=12, widths=[3], floors=[0.3])
     thresholds = gates_of(trainer.model).thresholds
     assert not torch.isinf(thresholds).any(), "every layer leaves some"
-    names = list(trained(means, target_flops=0.7, max_steps=12).gates.about["race"][0]["divergence_by_width"])
+    heard = Recorder()
+    raced = trained(means, target_flops=0.7, max_steps=12, progress=heard)
+    names = list(raced.gates.about["race"][0]["divergence_by_width"])
     assert names == ["1", "1 to 0.4"]  # three of twelve layers are one of four
+    assert any(re.search(r"over which tokens fall: 1: [\d.]+, 1 with floor 0.4: [\d.]+$", note) for note in heard.notes)

@@ -14,7 +14,7 @@ from thresher.bulk.writing import Layout
 
 
 @dataclass(frozen=True)
-class Standing:
+class WorkDone:
     """How far the work is: rows that are done, of them in this call; bytes of the inputs, and how many of them are
     done. Rows and seconds to go by are of this call."""
 
@@ -44,20 +44,20 @@ class Work:
         self._done: list[dict[int, Done]] = [{} if store.finished else store.done() for store in stores]
         self._parts: dict[int, int] = {}  # shard -> how many parts it has, known once it is read to its end
 
-    def run(self, crew: Crew, folder: Path, progress: Callable[[Standing], None]) -> int:
+    def run(self, crew: Crew, folder: Path, progress: Callable[[WorkDone], None]) -> int:
         """Compute what is missing; outputs of shards appear in the folder. Returns how many rows were computed."""
-        clock = _Clock(self._standing())
-        progress(clock.standing(*self._standing()))
-        rows, errors, read, total = self._standing()
+        clock = _Clock(self._counts())
+        progress(clock.progress(*self._counts()))
+        rows, errors, read, total = self._counts()
 
         def heard(more_rows: int, more_read: int) -> None:
-            progress(clock.standing(rows + more_rows, errors, read + more_read, total))
+            progress(clock.progress(rows + more_rows, errors, read + more_read, total))
 
         for found in crew.run(self._missing(), heard):
             self._done[found.shard][found.done.number] = self.stores[found.shard].write(found.done, found.data)
             self._join(found.shard, folder)
-            rows, errors, read, total = self._standing()
-            progress(clock.standing(rows, errors, read, total))
+            rows, errors, read, total = self._counts()
+            progress(clock.progress(rows, errors, read, total))
         for number in range(len(self.shards)):
             self._join(number, folder)
         return clock.rows
@@ -85,7 +85,7 @@ class Work:
         shard = self.shards[number]
         store.join([done[part] for part in range(len(done))], folder / shard.name, shard.target)
 
-    def _standing(self) -> tuple[int, int, int, int]:
+    def _counts(self) -> tuple[int, int, int, int]:
         """Rows, errors, bytes done and bytes in all."""
         rows = errors = read = total = 0
         for shard_number, store in enumerate(self.stores):
@@ -109,9 +109,9 @@ class _Clock:
         self._began = time.perf_counter()
         self.rows = 0
 
-    def standing(self, rows: int, errors: int, read: int, total: int) -> Standing:
+    def progress(self, rows: int, errors: int, read: int, total: int) -> WorkDone:
         seconds = time.perf_counter() - self._began
         self.rows = rows - self._rows
         pace = (read - self._read) / seconds if seconds > 0 else 0.0
         left = (total - read) / pace if pace > 0 else None
-        return Standing(rows, errors, read, total, self.rows / seconds if self.rows else 0.0, left)
+        return WorkDone(rows, errors, read, total, self.rows / seconds if self.rows else 0.0, left)

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    model: Annotated[str, typer.Argument(help="a folder or hub name: a classifier, reranker or sentence embedder")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="a folder or hub name: a classifier, reranker or sentence embedder, or a model for answers or tags"
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="folder to write; it appears when it is complete")],
     texts: Texts = None,
     task: TaskName = None,
@@ -22,8 +27,8 @@ def calibrate(
     agreement: Annotated[
         str | None,
         typer.Option(
-            help="share of decisions to keep, 99% if not given; for a regression or reranker the correlation with the "
-            "dense values, for embeddings the mean cosine"
+            help="share of decisions to keep, 99% if not given: classes, labels, answers in windows, tags of tokens; "
+            "for a regression or reranker the correlation with the dense values, for embeddings the mean cosine"
         ),
     ] = None,
     target_flops: Annotated[

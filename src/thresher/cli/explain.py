@@ -70,7 +70,7 @@ def print_explanation(screen: "Console", found: "Explanation", dense: "Explanati
     beside = "" if dense is None else f", dense {dense.decision()}\n"
     if found.embedding is not None:
         near = "what the same weights give with nothing dropped" if dense is None else "the dense model's"
-        beside = f" of {near}\n"
+        beside = f" to {near}\n"
     kept = " ".join(str(count) for count in found.kept_per_layer)
     cost = f"tokens {len(found.tokens)} -> {kept}   relative FLOPs {found.relative_flops:.2f}"
     screen.print(f"-> [bold]{escape(found.decision(dense))}[/bold]{escape(beside)}   {cost}")

@@ -15,6 +15,7 @@ from thresher.errors import ConfigError
 from thresher.settings import Settings as Configuration
 
 Command = Callable[..., None]
+FILES = "CSV, TSV, JSON, JSONL, CoNLL or Parquet"
 
 # What stands together on a help page, beside the options that a command has for itself.
 row_option = functools.partial(typer.Option, rich_help_panel="Rows")
@@ -29,7 +30,7 @@ TaskName = Annotated[
 DataFolder = Annotated[
     Path | None, row_option("--data", help="folder with TASK/train*.jsonl and TASK/validation*.jsonl, perhaps as .xz")
 ]
-TrainFile = Annotated[Path | None, row_option("--train", help="your own training rows: CSV, TSV, JSONL or Parquet")]
+TrainFile = Annotated[Path | None, row_option("--train", help=f"your own training rows: {FILES}")]
 SelectionFile = Annotated[
     Path | None,
     row_option(
@@ -48,7 +49,7 @@ Texts = Annotated[
     Path | None,
     row_option("--texts", help="your texts without labels: one per line, a tab before a second text"),
 ]
-TestFile = Annotated[Path | None, row_option("--test", help="your own test rows: CSV, TSV, JSONL or Parquet")]
+TestFile = Annotated[Path | None, row_option("--test", help=f"your own test rows: {FILES}")]
 TextColumn = Annotated[str | None, row_option("--text-column", help="column with the text")]
 PairColumn = Annotated[str | None, row_option("--pair-column", help="column with the second text, if there is one")]
 LabelColumn = Annotated[str | None, row_option("--label-column", help="column with the label")]

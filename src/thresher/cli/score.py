@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from thresher.bulk.work import Standing
+    from thresher.bulk.work import WorkDone
     from thresher.jobs.score import ScoreResult
 
 LINE_SECONDS = 60.0  # between lines of progress, where there is no terminal to draw on
@@ -115,7 +115,7 @@ def score(
 
 
 @contextmanager
-def _shown(screen: "Console") -> "Iterator[Callable[[Standing], None]]":
+def _shown(screen: "Console") -> "Iterator[Callable[[WorkDone], None]]":
     """Progress on a terminal as a bar, elsewhere as a line a minute and one at the end."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -127,7 +127,7 @@ def _shown(screen: "Console") -> "Iterator[Callable[[Standing], None]]":
         return
     said = time.monotonic()
 
-    def tell(now: "Standing") -> None:
+    def tell(now: "WorkDone") -> None:
         nonlocal said
         if time.monotonic() - said >= LINE_SECONDS or now.bytes_done >= now.bytes_total > 0:
             said = time.monotonic()
@@ -137,7 +137,7 @@ def _shown(screen: "Console") -> "Iterator[Callable[[Standing], None]]":
     yield tell
 
 
-def _line(now: "Standing") -> str:
+def _line(now: "WorkDone") -> str:
     text = f"{now.rows:,} rows  {now.texts_per_s:,.0f} texts/s"
     if now.errors:
         text += f"  {now.errors:,} errors"

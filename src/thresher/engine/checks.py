@@ -4,10 +4,34 @@ import operator
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
-from thresher.errors import ConfigError, DataError
+from thresher.errors import ConfigError, DataError, ModelError
 from thresher.text import is_blank, shown
 
+# What an engine is asked for by what its head gives; of all others, predictions.
+METHODS = {
+    "score": "score(pairs) or rank(query, documents)",
+    "embedding": "embed(texts)",
+    "span": "answer(question, context)",
+    "tags": "tag(texts)",
+}
 SHORTEST = 4  # a text of one token and its special tokens, with a separator to spare
+
+
+def other_head(means: str, asked: str) -> ModelError:
+    """What is said where a method is called that the model's head does not serve."""
+    instead = METHODS.get(means, "predict(texts)")
+    return ModelError(f"the model's head gives {means}, which {asked} does not serve; use {instead}")
+
+
+def check_scores(means: str, asked: str) -> None:
+    """Refuse a head that is no reranker's; one number may be one, which few folders say."""
+    if means == "value":
+        raise ModelError(
+            "the model's folder does not say that its one output is a reranker's score; where it is one, say "
+            "Engine.load(..., means='score'), and else use predict(texts), which gives the number"
+        )
+    if means != "score":
+        raise other_head(means, asked)
 
 
 def check_window(window: Any) -> int:

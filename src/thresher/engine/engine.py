@@ -20,10 +20,12 @@ from thresher.engine.checks import (
     check_max_tokens,
     check_prompt,
     check_query,
+    check_scores,
     check_sizes,
     check_threads,
     check_top_k,
     check_window,
+    other_head,
 )
 from thresher.engine.choose import Choice, choose
 from thresher.engine.executor import Executor, made_up_texts
@@ -35,7 +37,7 @@ from thresher.engine.stream import Group, TextStream
 from thresher.engine.tokenizing import Tokenizing
 from thresher.engine.weights import LayerScales, read_weights
 from thresher.engine.windows import Item, batches_of, count_of
-from thresher.errors import ConfigError, DataError, ModelError
+from thresher.errors import ConfigError, DataError
 from thresher.models.attach import known_of, length_in_training
 from thresher.models.checkpoint import load, load_dense
 from thresher.models.defaults import declared, longest_read, positions_of
@@ -49,6 +51,8 @@ from thresher.tokenizing.tokens import Problem, Tokens
 from thresher.tokenizing.windows import WINDOW
 from thresher.workplace import expanded
 
+# Names that sentence-transformers knows in every model: those without such prompts read the text alone.
+USUAL_PROMPTS = {"query": "", "document": ""}
 MANY_TEXTS = 16_384  # from here on it pays to start processes that tokenize, where there may be some
 
 
@@ -215,7 +219,7 @@ class Engine(ReadsTokens):
         bad, or that cannot be computed, gives a prediction with an error. `progress` shows a bar on standard error.
         """
         if self.head.means == "embedding":
-            raise self._other("predict", "embed(texts)")
+            raise other_head(self.head.means, "predict")
         parts = self.stream_arrays(items, max_tokens=max_tokens, window=window, read_ahead=read_ahead)
         found = (prediction for part in parts for prediction in part)
         return with_bar(found, total=count_of(items)) if progress else found
@@ -298,20 +302,15 @@ class Engine(ReadsTokens):
         """How well each document answers its query, (pairs,) float32: between 0 and 1, as in sentence-transformers, or
         as the model's folder has it; or `raw` logits.
 
-        Documents that are too long are cut; `predict` gives the same scores and says of which. A pair that cannot be
-        scored is a DataError that names it.
+        A pair may be a list, as it may there. Documents that are too long are cut; `predict` gives the same scores and
+        says of which. A pair that cannot be scored is a DataError that names it.
         """
+        check_scores(self.head.means, "score")
+        pairs = [tuple(pair) if isinstance(pair, list) else pair for pair in check_items(pairs, name="pairs")]
         return self._scored(pairs, raw=raw, progress=progress)[0]
 
     def _scored(self, pairs: Sequence[tuple[str, str]], *, raw: bool, progress: bool = False) -> tuple[Outputs, Any]:
         """Scores, and which documents were cut: (pairs,) each."""
-        if self.head.means == "value":
-            raise ModelError(
-                "the model's folder does not say that its one output is a reranker's score; where it is one, say "
-                "Engine.load(..., means='score'), and else use predict(texts), which gives the number"
-            )
-        if self.head.means != "score":
-            raise self._other("score", "predict(texts)")
         answers = self._good(pairs, progress=progress)
         return answers.outputs[:, 0] if raw else answers.values, answers.truncated
 
@@ -319,6 +318,7 @@ class Engine(ReadsTokens):
         self, query: str, documents: Sequence[str], *, top_k: int | None = None, raw: bool = False
     ) -> list[Ranked]:
         """The documents by falling score for one query, the first `top_k` of them if given; ties stay in order."""
+        check_scores(self.head.means, "rank")
         top_k = check_top_k(top_k)
         documents = check_items(documents, name="documents")
         query = check_query(query)
@@ -343,7 +343,7 @@ class Engine(ReadsTokens):
         cannot be embedded is a DataError that names it.
         """
         if self.head.means != "embedding":
-            raise self._other("embed", "predict(texts)")
+            raise other_head(self.head.means, "embed")
         check_dimensions(dimensions, self._stream.width)
         answers = self._good(self.prompted(texts, prompt, prompt_name), progress=progress)
         return cut_vectors(self.head, answers.outputs, dimensions)
@@ -362,10 +362,10 @@ class Engine(ReadsTokens):
         if prompt is not None:
             return check_prompt(prompt)
         name = self.head.default_prompt if name is None else name
-        if name is not None and name not in tuple(self.head.prompts):
-            known = ", ".join(self.head.prompts) or "none"
-            raise ConfigError(f"prompt_name = {name!r} is not one of the model's prompts: {known}")
-        return "" if name is None else self.head.prompts[name]
+        prompts = {**USUAL_PROMPTS, **self.head.prompts}
+        if name is not None and name not in tuple(prompts):
+            raise ConfigError(f"prompt_name = {name!r} is not one of the model's prompts: {', '.join(prompts)}")
+        return "" if name is None else prompts[name]
 
     def _good(self, items: Sequence[Item], *, progress: bool) -> Answers:
         """Answers to all items, every one of them good."""
@@ -384,16 +384,13 @@ class Engine(ReadsTokens):
         read_ahead: bool = False,
     ) -> Iterator[Answers]:
         if self.head.reads == "tokens":
-            raise self._other("predict", "answer(question, context)" if self.head.means == "span" else "tag(texts)")
+            raise other_head(self.head.means, "predict")
         check_process(self._process, self.executor.device)
         max_tokens = self.executor.token_budget if max_tokens is None else check_max_tokens(max_tokens)
         window = self.executor.window if window is None else check_window(window)
         if read_ahead or (count_of(items) or 0) >= MANY_TEXTS:
             self._stream.tokenizing.start()
         return self._stream(check_items(items), max_tokens=max_tokens, window=window, ahead=read_ahead)
-
-    def _other(self, asked: str, instead: str) -> ModelError:
-        return ModelError(f"the model's head gives {self.head.means}, which {asked} does not serve; use {instead}")
 
 
 def set_threads(threads: int | None) -> None:

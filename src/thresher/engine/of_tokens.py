@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thresher.engine.predictions import Outputs
-from thresher.text import is_blank
+from thresher.text import is_blank, shown
 from thresher.tokenizing.called import TextTokenizer
 from thresher.tokenizing.spans import LONGEST, N_BEST, Candidate, find_answers, whole_span
 from thresher.tokenizing.tags import find_entities, word_tags
@@ -106,8 +106,14 @@ class Computed:
 
 def windows_of_questions(tokenizer: TextTokenizer, items: Sequence[Any], *, limit: int) -> Windows:
     """items: (question, context) tuples; what is none gets a problem."""
-    pairs: list[Any] = [item if isinstance(item, tuple | list) and len(item) == 2 else (item, None) for item in items]
-    return question_windows(tokenizer, [pair[0] for pair in pairs], [pair[1] for pair in pairs], limit=limit)
+    pairs: list[Any] = [item if isinstance(item, tuple | list) and len(item) == 2 else (None, None) for item in items]
+    found = question_windows(tokenizer, [pair[0] for pair in pairs], [pair[1] for pair in pairs], limit=limit)
+    for number, (item, pair) in enumerate(zip(items, pairs, strict=True)):
+        if pair is not item:
+            found.problems[number] = Problem(
+                "input", f"{shown(item)} is no question with its context; give two strings"
+            )
+    return found
 
 
 def answers_in(

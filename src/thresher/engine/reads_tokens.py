@@ -3,11 +3,12 @@
 import functools
 import itertools
 import math
+import numbers
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from thresher.core.heads import Head
-from thresher.engine.checks import check_items, check_max_tokens, check_window, whole_number
+from thresher.engine.checks import check_items, check_max_tokens, check_window, other_head, whole_number
 from thresher.engine.executor import Executor
 from thresher.engine.forks import check_process
 from thresher.engine.of_tokens import (
@@ -23,7 +24,7 @@ from thresher.engine.of_tokens import (
 from thresher.engine.stream import Group, TextStream
 from thresher.engine.token_answers import TokenAnswers
 from thresher.engine.token_stream import MakeWindows, TokenStream
-from thresher.errors import ConfigError, DataError, ModelError
+from thresher.errors import ConfigError, DataError
 from thresher.models.heads import SPAN_OUTPUTS
 from thresher.text import shown
 from thresher.tokenizing.spans import LONGEST, N_BEST
@@ -154,9 +155,7 @@ class ReadsTokens:
 
     def _check_means(self, means: str, asked: str) -> None:
         if self.head.means != means:
-            ways = {"span": "answer(question, context)", "tags": "tag(texts)"}
-            instead = ways.get(self.head.means, "predict(texts), score(pairs) or embed(texts)")
-            raise ModelError(f"the model's head gives {self.head.means}, which {asked} does not serve; use {instead}")
+            raise other_head(self.head.means, asked)
 
 
 def _listed(alike: Iterator[Any], texts: Any) -> Any:
@@ -180,6 +179,6 @@ def _pairs(question: Any, context: Any) -> list[tuple[Any, Any]]:
 def _threshold(value: Any) -> float:
     if value is None:
         return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
         raise ConfigError(f"null_threshold = {shown(value)} must be a number; infinity gives an answer in any case")
     return float(value)

@@ -41,8 +41,9 @@ def accelerate_(
 
     run: a folder written by thresher for this very model, which then prunes, with the run's weights; without one it is
     dense, and gives the same results. device: auto (where the model is), cpu or cuda; dtype: same (as the model's
-    weights; fp32 for half precision on a CPU), auto (the fastest here), or as for `Engine.load`. `dial` scales the
-    run's thresholds. Weights are copied: what happens to the model's own later is not seen.
+    weights, but fp32 for float64, and for float16 on a CPU; results have the weights' dtype), auto (the fastest here),
+    or as for `Engine.load`. `dial` scales the run's thresholds. Weights are copied: what happens to the model's own
+    later is not seen.
     """
     transformer, pooling = _modules(model)
     if NAME in vars(transformer):
@@ -51,14 +52,16 @@ def accelerate_(
     scales = [] if run is None else read_scales(Path(run).expanduser(), dtype)
     if device == "auto":
         device = "cuda" if transformer.model.device.type == "cuda" else "cpu"
+    gives = torch.float32
     if dtype == "same":
-        dtype = _same(transformer.model.dtype, device)
+        gives = transformer.model.dtype  # whoever has half precision wants arrays of half the size
+        dtype = _same(gives, device)
     choice = choose("auto", dtype, device=device, scales=scales)
     chosen = own if run is None else _fitting(run, own, transformer.tokenizer)
     weights = read_weights(chosen)
     # The library scales and cuts vectors itself, where it is told to.
     weights = replace(weights, head=replace(weights.head, normalised=False, cut_to=None))
-    computing = Packed(choice.build(weights, plan_of(chosen, dial=dial)), choice.why, run=run)
+    computing = Packed(choice.build(weights, plan_of(chosen, dial=dial)), choice.why, run=run, gives=gives)
     setattr(transformer, NAME, computing)
     transformer.forward = _Forward(computing, transformer)
     if pooling is not None:
@@ -88,8 +91,8 @@ def acceleration_of(model: Any) -> dict[str, Any]:
 class Packed:
     """Padded batches in, outputs out: padding is left behind on the way to an executor, which runs one at a time."""
 
-    def __init__(self, executor: Executor, why: str, *, run: str | Path | None) -> None:
-        self.executor, self.why, self.run = executor, why, None if run is None else str(run)
+    def __init__(self, executor: Executor, why: str, *, run: str | Path | None, gives: torch.dtype) -> None:
+        self.executor, self.why, self.run, self.gives = executor, why, None if run is None else str(run), gives
         self._running = threading.Lock()
 
     def __reduce__(self) -> Any:
@@ -100,7 +103,10 @@ class Packed:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it without types
     def __call__(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> Tensor:
-        """(texts, outputs) float32, where the ids are. input_ids, attention_mask, token_type_ids: (texts, tokens)."""
+        """(texts, outputs) in the dtype that it `gives`, where the ids are.
+
+        input_ids, attention_mask, token_type_ids: (texts, tokens).
+        """
         lengths = _lengths(input_ids, attention_mask)
         tokens = _tokens(input_ids, token_type_ids, lengths)
         found = []
@@ -108,7 +114,7 @@ class Packed:
             packed = self.executor.pack(tokens.between(part.start, part.stop))
             with self._running:
                 found.append(self.executor.run(packed).outputs)
-        return torch.cat(found).to(input_ids.device)
+        return torch.cat(found).to(input_ids.device, self.gives)
 
 
 @dataclass

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from thresher.bulk.rows import Columns
     from thresher.bulk.scorer import Crew, Setting
     from thresher.bulk.store import ShardStore
-    from thresher.bulk.work import Standing
+    from thresher.bulk.work import WorkDone
 
 FORMAT_VERSION = 1
 
@@ -126,7 +126,7 @@ class ScoreResult:
 def score_files(
     run: str | Path | ScoreRequest,
     *,
-    progress: "Callable[[Standing], None] | None" = None,
+    progress: "Callable[[WorkDone], None] | None" = None,
     note: Note | None = None,
     **given: Any,
 ) -> ScoreResult:
@@ -147,7 +147,7 @@ def score_files(
     wanted = None if request.format is None else read_format(request.format)
     shards = plan_shards(files, request.out, wanted=wanted, as_folder=not single)
     with alone(request.out), quiet():
-        return _Job(request, shards, single=single, progress=progress or (lambda standing: None), note=say).run()
+        return _Job(request, shards, single=single, progress=progress or (lambda done: None), note=say).run()
 
 
 class _Job:
@@ -159,7 +159,7 @@ class _Job:
         shards: "list[Shard]",
         *,
         single: bool,
-        progress: "Callable[[Standing], None]",
+        progress: "Callable[[WorkDone], None]",
         note: Note,
     ) -> None:
         self.request, self.shards, self.single, self.progress, self.note = request, shards, single, progress, note

@@ -32,7 +32,7 @@ def in_order(labels: Named, class_names: Sequence[str], *, where: object) -> Nam
 
 def order_of(labels: Named, class_names: Sequence[str] | None) -> str:
     """Who put the classes in their order. Whole numbers are in an order of their own."""
-    own = not labels.names or (isinstance(labels, Labels) and labels.whole)
+    own = not labels.names or labels.whole
     return USER if class_names is not None else TASK if own else ALPHABET
 
 

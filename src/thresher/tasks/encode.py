@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thresher.core.losses import NOT_COUNTED as NOT_COUNTED  # whoever makes or reads such labels finds it here
 from thresher.errors import DataError
 from thresher.tasks.batches import sorted_batches
 from thresher.tasks.task import Example
@@ -37,9 +38,6 @@ class TokenTags:
     """A tag for each token; NOT_COUNTED for those that are not the first of a word."""
 
     values: tuple[int, ...]
-
-
-NOT_COUNTED = -100  # torch's losses pass over it
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from thresher.core.heads import OF_TOKENS
 from thresher.errors import DataError
 from thresher.tasks.class_order import in_order, order_of
-from thresher.tasks.labels import Labels, Relevance, learn_labels, listed, raw_labels
+from thresher.tasks.labels import Labels, Relevance, is_whole, learn_labels, listed, raw_labels
 from thresher.tasks.metrics import LABEL_METRICS, REGRESSION_METRICS
 from thresher.tasks.ranking import RANK_METRICS
 from thresher.tasks.readers import Table, read_table
@@ -204,7 +204,7 @@ def load_test_file(
         kind, table = token_kind(means, test, named, names=labels or None)
         return Task(kind.spec, [], [], {"test": kind.read(table)}, f"{test}: {len(table.rows):,} rows")
     columns = _columns(means, text=text_column, pair=pair_column, label=label_column, group=group_column)
-    whole = bool(labels) and all(map(_is_whole, labels))
+    whole = bool(labels) and all(map(is_whole, labels))
     reader: Readable = Relevance() if means == "score" else Labels(labels, whole=whole)
     reader = SeveralLabels(labels, separator) if means == "labels" else reader
     rows = columns.examples(columns.read(test), reader)
@@ -281,14 +281,6 @@ def _spec(file: Path, columns: Columns, labels: Readable, *, means: str | None, 
 def _without(rows: list[Example], others: list[Example], key: Callable[[Example], bytes]) -> list[Example]:
     gone = {key(row) for row in others}
     return [row for row in rows if key(row) not in gone]
-
-
-def _is_whole(name: str) -> bool:
-    """Whether training took the class for a number: it then wrote '7', and never '07', which stays a name."""
-    try:
-        return str(int(name)) == name
-    except ValueError:
-        return False
 
 
 def text_at(table: Table, row: int, column: str) -> str:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from thresher.errors import DataError
 from thresher.tasks.readers import Table
@@ -21,6 +21,7 @@ class Labels:
 
     names: tuple[str, ...]
     whole: bool
+    numbers: ClassVar[str] = "which regression needs"
 
     def read(self, table: Table, column: str) -> list[float | int]:
         """The labels of a file as class indices or floats; a class that is not among the names is an error."""
@@ -28,7 +29,7 @@ class Labels:
         found: list[float | int] = []
         for row, value in enumerate(raw_labels(table, column)):
             if not self.names:
-                found.append(_number_at(table, row, value))
+                found.append(_number_at(table, row, value, why=self.numbers))
                 continue
             name = _class_name(value, whole=self.whole)
             if name not in index:
@@ -46,6 +47,7 @@ class Relevance(Labels):
 
     names: tuple[str, ...] = ()
     whole: bool = False
+    numbers: ClassVar[str] = "as a document's relevance is: 0, or more the better it fits"
 
     def read(self, table: Table, column: str) -> list[float | int]:
         found = super().read(table, column)
@@ -96,7 +98,7 @@ def learn_labels(table: Table, column: str, *, regression: bool | None) -> Label
         )
     if regression:
         for row, value in enumerate(values):
-            _number_at(table, row, value)
+            _number_at(table, row, value, why=Labels.numbers)
         return Labels((), whole=False)
     names = {_class_name(value, whole=whole) for value in values}
     return Labels(tuple(sorted(names, key=int) if whole else sorted(names)), whole=whole)
@@ -136,10 +138,10 @@ def as_number(value: Any) -> float | None:
         return None
 
 
-def _number_at(table: Table, row: int, value: Any) -> float:
+def _number_at(table: Table, row: int, value: Any, *, why: str) -> float:
     number = as_number(value)
     if number is None:
-        raise DataError(f"{table.where(row)}: label '{value}' is not a number, which regression needs; correct it")
+        raise DataError(f"{table.where(row)}: label '{value}' is not a number, {why}; correct it")
     return number
 
 
@@ -152,6 +154,14 @@ def _class_name(value: Any, *, whole: bool) -> str:
         except ValueError:  # text such as '1.0'
             return str(int(number))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def is_whole(name: str) -> bool:
+    """Whether training took the name for a number: it then wrote '7', and never '07', which stays a name."""
+    try:
+        return str(int(name)) == name
+    except ValueError:
+        return False
 
 
 def listed(names: Sequence[str]) -> str:

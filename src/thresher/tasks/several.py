@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thresher.errors import DataError
-from thresher.tasks.labels import listed
+from thresher.tasks.labels import is_whole, listed
 from thresher.tasks.readers import Table
 
 SEPARATORS = ("|", ";", ",")  # that ask whether a label is several
@@ -17,6 +17,11 @@ class SeveralLabels:
 
     names: tuple[str, ...]
     separator: str | None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all names are whole numbers, whose order is their own."""
+        return all(map(is_whole, self.names))
 
     def read(self, table: Table, column: str) -> list[tuple[int, ...]]:
         """For each row a 0 or 1 for every name; a label that is not among the names is an error."""
@@ -36,7 +41,8 @@ class SeveralLabels:
 
 
 def learn_several(table: Table, column: str, *, separator: str | None) -> SeveralLabels:
-    """The labels of the training file, in order of their names."""
+    """The labels of the training file: whole numbers in their order, as a model's outputs are numbered, and names in
+    the alphabet's."""
     if separator == "":
         raise DataError("the separator is empty; give the characters that stand between labels, such as '|'")
     names = {name for row in range(len(table.rows)) for name in _labels_at(table, row, column, separator)}
@@ -44,7 +50,7 @@ def learn_several(table: Table, column: str, *, separator: str | None) -> Severa
         raise DataError(
             f"{table.path}: '{column}' has {len(names)} different labels; at least two are needed to tell them apart"
         )
-    return SeveralLabels(tuple(sorted(names)), separator)
+    return SeveralLabels(tuple(sorted(names, key=int if all(map(is_whole, names)) else None)), separator)
 
 
 def has_lists(table: Table, column: str) -> bool:
@@ -81,6 +87,6 @@ def _labels_at(table: Table, row: int, column: str, separator: str | None) -> li
         rule = "a list of labels as in other rows" if separator is None else f"text with '{separator}' between labels"
         raise DataError(f"{where} is a {type(value).__name__}; it must be {rule}")
     for part in value:
-        if isinstance(part, bool) or not isinstance(part, str | int) or part == "":
+        if isinstance(part, bool) or not isinstance(part, str | int) or not str(part).strip():
             raise DataError(f"{where} has {part!r} in its list; labels must be names or whole numbers")
     return [str(part).strip() for part in value]

@@ -13,6 +13,7 @@ from thresher.tokenizing.tokens import Problem, Tokens, starts_of
 
 EMPTY = Problem("input", "the text is empty; give at least one word")
 HALF = Problem("input", "the text holds half a character (a lone surrogate), which no tokenizer can read; remove it")
+WANTED = {None: "a string, or two in a tuple", False: "a string", True: "two strings in a tuple"}  # by `pairs`
 NOTHING = Problem("nothing", "the text has no tokens; give at least one word")
 
 
@@ -64,7 +65,7 @@ def problem_of(item: Any, pairs: bool | None = None) -> Problem | None:
     if isinstance(item, str):
         parts: tuple[Any, ...] = (item,)
     elif not isinstance(item, tuple):
-        return Problem("input", f"a {type(item).__name__} is not text; give a string, or two in a tuple")
+        return Problem("input", f"a {type(item).__name__} is not text; give {WANTED[pairs]}")
     elif len(item) != 2:
         return Problem("input", f"{len(item)} texts in one item; give a text or a pair of texts")
     else:

@@ -85,6 +85,7 @@ def best_spans(
     inner = np.flatnonzero(offsets[:, 0] != -1)
     if not len(inner):
         return []
+    longest = min(longest, len(inner))  # whoever sets no bound must not pay for it
     after = np.full(len(inner) + longest - 1, -np.inf)
     after[: len(inner)] = logits[inner, 1]
     # (tokens, longest): the span that begins with a token and has so many more

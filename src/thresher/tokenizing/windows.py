@@ -15,13 +15,14 @@ from thresher.errors import ConfigError, is_failure
 from thresher.text import first_line, half_character
 from thresher.tokenizing.called import TextTokenizer
 from thresher.tokenizing.fast import FastTokenizer
-from thresher.tokenizing.read import HALF, no_room, problem_of
+from thresher.tokenizing.read import EMPTY, HALF, no_room, problem_of
 from thresher.tokenizing.tokens import Ints, Places, Problem, Tokens, starts_of
 
 WINDOW = 384  # tokens, with the question and special tokens
 OVERLAP = 128  # of the context's tokens, in two neighbouring windows
 AT_ONCE = 256  # texts in one call
 NOT_THERE = -1
+NO_QUESTION = Problem("input", "the question is empty; give at least one word")
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def question_windows(
     problems = {}
     for item, (question, context) in enumerate(zip(questions, contexts, strict=True)):
         problem = problem_of(question) or _context_problem(context)
+        problem = NO_QUESTION if problem is EMPTY else problem  # an empty context is fine
         if problem is not None:
             problems[item] = problem
     return _windows(tokenizer, list(zip(questions, contexts, strict=True)), problems, limit=limit, overlap=overlap)

@@ -156,14 +156,14 @@ class Thresher(Method):
         by_width = {self._name(index): value for index, value in found.items()}
         self._rounds[str(step)] = by_width
         self.run.remember(self._rounds)
-        said = ", ".join(f"{name}: {value:.4f}" for name, value in by_width.items())
+        said = ", ".join(f"{self._name(index, ' with floor ')}: {value:.4f}" for index, value in found.items())
         self.run.progress.note(f"divergence from the dense model, by the layers over which tokens fall: {said}")
         return kept
 
-    def _name(self, index: int) -> str:
+    def _name(self, index: int, between: str = " to ") -> str:
         """The width of the fall, and its floor if it has one."""
         width, floor = self._shapes[index]
-        return f"{width:.3g} to {floor:g}" if floor else f"{width:.3g}"
+        return f"{width:.3g}{between}{floor:g}" if floor else f"{width:.3g}"
 
     def _divergence_of(self, index: int) -> float:
         """Shapes are compared at the same cost: thresholds are found anew first."""
