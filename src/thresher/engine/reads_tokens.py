@@ -137,8 +137,9 @@ class ReadsTokens:
         bound = functools.partial(make, limit=self.max_length)
         return self._token_stream(items, bound, max_tokens=budget, window=window)
 
-    @functools.cached_property
+    @property
     def _token_stream(self) -> TokenStream:
+        """Made anew: one that was kept would be copied with the engine, and compute at the dial of the first."""
         return TokenStream(self._stream, outputs=self._token_outputs)
 
     @property
