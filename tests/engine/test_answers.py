@@ -255,6 +255,9 @@ def test_wrong_arguments() -> None:
     same = engine.answer("who ?", "a fox", null_threshold=1.0)
     assert engine.answer("who ?", "a fox", null_threshold=np.float32(1)) == same  # type: ignore[arg-type]
     assert engine.answer([], []) == []
+    assert engine.answer((text for text in ("who ?", "where ?")), "a fox") == engine.answer(
+        ["who ?", "where ?"], "a fox"
+    )
 
 
 def test_heads_serve_their_own_methods_only() -> None:
