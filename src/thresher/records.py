@@ -16,7 +16,13 @@ from thresher.hardware import device_name
 
 ARCHIVED = "$Format:%H$"  # git archive puts the commit here: sources that travel without their history know it still
 LARGEST_JSON = 64 * 2**20  # bytes; a description with a million labels has half of that
+NO_SHARES = ("null_threshold",)  # metrics that are plain numbers
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors")
+
+
+def metric_text(name: str, value: float) -> str:
+    """A metric for people: shares and correlations times 100, all others as they are."""
+    return f"{value if name in NO_SHARES else 100 * value:.2f}"
 
 
 def versions() -> dict[str, str]:

@@ -158,6 +158,9 @@ def test_heads_that_read_every_token(kind: str, stock: Stock, tmp_path: Path) ->
     text = page_of(tmp_path / "a.html").text
     assert said["examples"] > 3 and "; label " in text
     assert ("no answer" in text) if kind == "answers" else ("NOUN" in text)
+    if kind == "answers":  # a difference of logits, and no share of anything
+        thresholds = [one["metrics"]["null_threshold"] for one in said["quality"]["held_out"].values()]
+        assert all(f" {value:.2f} " in f" {text} " for value in thresholds)
 
 
 def bench_record(run: Path, test: Path, file: Path) -> None:

@@ -66,7 +66,9 @@ def test_search_then_quantize_and_calibrate(tmp_path: Path, kind: str) -> None:
     assert found["within"] and found["selection"]["drop"] <= found["selection"]["bound"] <= 0.5
     if int8_works():
         call = "quantize {run} --train {train} --out {out} --rows 16 --json"
-        int8 = tiny.succeeds(call, run=run, train=train, out=tmp_path / "int8").json()["quality"]
+        done = tiny.succeeds(call, run=run, train=train, out=tmp_path / "int8")
+        assert "passes on" in done.err and "the last left out" not in done.err, "every state is read"
+        int8 = done.json()["quality"]
         assert int8["fp32"]["metrics"]["f1"] == pytest.approx(found["quality"]["held_out"]["pruned"]["metrics"]["f1"])
     texts = tmp_path / "texts.txt"
     lines = [f"{row['question']}\t{row['context']}" if kind == "answers" else " ".join(row["tokens"]) for row in rows]

@@ -13,11 +13,13 @@ from transformers import AutoConfig
 import thresher
 from tests.models.families import randomize_
 from tests.words import SPECIAL
+from thresher.config import PruneConfig
 from thresher.core.heads import Head
 from thresher.engine import token_stream
 from thresher.engine.engine import Engine
 from thresher.engine.of_tokens import Answer, Tagged
 from thresher.errors import ConfigError, DataError, ModelError
+from thresher.models.attach import gates_of, prune_
 from thresher.models.heads import auto_class, set_head_
 
 LETTERS = [chr(code) for code in range(33, 127)]
@@ -253,6 +255,9 @@ def test_wrong_arguments() -> None:
     same = engine.answer("who ?", "a fox", null_threshold=1.0)
     assert engine.answer("who ?", "a fox", null_threshold=np.float32(1)) == same  # type: ignore[arg-type]
     assert engine.answer([], []) == []
+    assert engine.answer((text for text in ("who ?", "where ?")), "a fox") == engine.answer(
+        ["who ?", "where ?"], "a fox"
+    )
 
 
 def test_heads_serve_their_own_methods_only() -> None:
@@ -329,6 +334,19 @@ def test_windows_are_384_tokens_unless_known_otherwise() -> None:
     assert engine_for("span", positions=100).max_length == 100
     assert engine_for("span", positions=512, max_length=500).max_length == 500
     assert engine_for("tags", positions=512).max_length == 512
+
+
+@pytest.mark.parametrize("means", ["span", "tags"])
+def test_an_engine_that_was_used_answers_at_another_dial(means: str) -> None:
+    model = model_for(means, positions=64)
+    prune_(model, PruneConfig(score="value", collapse_last=False))
+    gates_of(model).set_thresholds([0.9] * model.config.num_hidden_layers)
+    engine = Engine.from_model(model, character_tokenizer(), device="cpu", dtype="fp32")
+    ask = {"span": lambda at: at.answer("who ?", "a fox, they say"), "tags": lambda at: at.tag(["a fox, they say"])[0]}
+    for dial in (1.0, 0.0, 1.5):
+        other = Engine.from_model(model, character_tokenizer(), device="cpu", dtype="fp32", dial=dial)
+        assert ask[means](engine.at_dial(dial)) == ask[means](other)
+        assert (min(ask[means](engine.at_dial(dial)).kept) < ask[means](engine).tokens) == (dial > 0)
 
 
 def test_warming_up() -> None:

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from thresher.engine.checks import check_dtype_name, check_max_length, check_max_tokens, check_window
+from thresher.engine.checks import (
+    check_dtype_name,
+    check_max_length,
+    check_max_tokens,
+    check_threads,
+    check_window,
+    check_workers,
+)
 from thresher.errors import ConfigError
 from thresher.models.plan import check_dial
 
@@ -52,6 +59,14 @@ def test_no_longest_text_is_a_choice_and_no_window_is_none() -> None:
     for check in (check_window, check_max_tokens):
         with pytest.raises(ConfigError, match="= None is of type NoneType; give a whole number of"):
             check(None)
+
+
+@pytest.mark.parametrize("check", [check_threads, check_workers])
+def test_a_million_threads_would_end_the_process(check: Callable[[Any], int | None]) -> None:
+    assert check(None) is None and check(1024) == 1024
+    for value in (1025, 10**6, 10**5000):
+        with pytest.raises(ConfigError, match=r"^(threads|workers) = .* is above 1024, the largest allowed value$"):
+            check(value)
 
 
 def test_names_of_arithmetic() -> None:

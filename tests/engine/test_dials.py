@@ -8,7 +8,6 @@ import torch
 from tests.cli.tiny import tokenizer as tiny_tokenizer
 from tests.models.families import tiny_model
 from thresher.config import PruneConfig
-from thresher.core.plan import PruningPlan
 from thresher.engine.engine import Engine
 from thresher.errors import ModelError
 from thresher.evaluation.explain import explain
@@ -43,8 +42,10 @@ def test_weights_that_do_not_fit_a_plan_are_refused() -> None:
     assert engine.at_dial(2.0).executor.plan.dial == 2.0
     with pytest.raises(ModelError, match="load the model again"):
         engine.at_dial(0.0)
-    with pytest.raises(ValueError, match="no thresholds left"):
-        PruningPlan((0.0, 0.0), dial=0.0).at_dial(1.0)
+    dense = Engine.from_model(model, tiny_tokenizer(), device="cpu", dtype="fp32", dial=0.0)
+    with pytest.raises(ModelError, match="no thresholds are left to scale; load the model again with dial = 0.5"):
+        dense.at_dial(0.5)
+    assert dense.at_dial(0).executor.plan == dense.executor.plan
 
 
 def test_a_trace_says_of_every_token_what_explain_says() -> None:

@@ -100,6 +100,35 @@ def test_other_models_are_refused_by_name(embedder: Any, reranker: Any) -> None:
         thresher.accelerate_(embedder)
 
 
+class Adapted(nn.Module):
+    """As an adapter's library wraps a product: it shows the weights it wraps, and computes more."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base, self.more = base, nn.Linear(base.in_features, base.out_features)
+        self.in_features, self.out_features = base.in_features, base.out_features
+        self.weight, self.bias = base.weight, base.bias
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.base(values) + self.more(values)
+        return found
+
+
+def test_products_that_are_more_than_their_weights_are_refused(embedder: Any, reranker: Any) -> None:
+    """Left out without a word, they would give other vectors; quantized ones have no weights to read."""
+    attention = embedder[0].model.encoder.layer[0].attention.self
+    attention.query = Adapted(attention.query)
+    with refused(
+        ModelError, "Adapted, and the engine reads plain torch.nn.Linear with weights in floating point; merge"
+    ):
+        thresher.accelerate_(embedder)
+    assert "forward" not in vars(embedder[0])
+    output = reranker[0].model.bert.encoder.layer[1].output
+    output.dense.weight = nn.Parameter(output.dense.weight.to(torch.int8), requires_grad=False)
+    with refused(ModelError, "torch.nn.modules.linear.Linear, and the engine reads plain torch.nn.Linear with weights"):
+        thresher.accelerate_(reranker)
+
+
 def test_an_unsupported_family_is_refused(tmp_path: Path) -> None:
     from transformers import GPT2Config, GPT2ForSequenceClassification
 

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from thresher.cli.quiet import quiet_libraries as quiet_libraries
 from thresher.errors import RunError
+from thresher.records import metric_text
 from thresher.text import visible
 from thresher.workplace import FULL, refusal
 
@@ -114,7 +115,6 @@ def listeners(screen: Console) -> dict[str, Any]:
     return {"progress": Bars(screen), "note": note}
 
 
-PLAIN = ("null_threshold",)  # numbers that are no shares
 MOST_ACROSS = 5  # metrics beside each other in a terminal of 80 characters
 
 
@@ -134,7 +134,7 @@ def quality_table(title: str, rows: dict[str, dict[str, Any]]) -> Table:
     heads, lines = ["model", *names, "relative FLOPs", "GFLOPs per text", "rows"], []
     for name, row in rows.items():
         cost = percent(row["relative_flops"] if row["relative_flops"] is not None else 1.0)
-        metrics = [f"{row['metrics'][name] * (1 if name in PLAIN else 100):.2f}" for name in names]
+        metrics = [metric_text(name, row["metrics"][name]) for name in names]
         lines.append([name, *metrics, cost, f"{row['gflops']:.3f}", str(row["rows"])])
     across = [heads, *lines]
     first, *rest = zip(*across, strict=True) if len(names) > MOST_ACROSS else across

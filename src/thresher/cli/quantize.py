@@ -92,7 +92,7 @@ def quantize(
     for why in dict.fromkeys(result.not_measured.values()):
         names = ", ".join(name for name in result.not_measured if result.not_measured[name] == why)
         screen.print(f"not measured: {names} ({why})", markup=False, soft_wrap=True)
-    same, last = SAME[result.means], "" if result.means == "embedding" else ", the last left out"
+    same, last = SAME[result.head.means], "" if result.head.restores else ", the last left out"
     screen.print(f"agreement: {same} fp32; kept: share of a text's tokens that a layer passes on{last}")
     what = "training rows" if texts is None else f"texts of {texts.name}"
     trained = "" if result.training is None else f", trained on (epochs: {result.training['epochs']:g})"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from thresher.core.gates import first_alone
+from thresher.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class PruningPlan:
         """The same at another dial: 0 keeps all, and infinite thresholds stay at any other. Not of a plan at dial 0,
         which has lost its thresholds."""
         if self.dial == 0 and dial != 0:
-            raise ValueError("a plan at dial 0 has no thresholds left to scale")
+            raise ModelError(f"at dial 0 no thresholds are left to scale; load the model again with dial = {dial:g}")
         scaled = (0.0 if dial == 0 else value * (dial / self.dial) for value in self.thresholds)
         return replace(self, thresholds=tuple(scaled), dial=dial)
 

@@ -14,6 +14,7 @@ METHODS = {
     "span": "answer(question, context)",
     "tags": "tag(texts)",
 }
+MOST_AT_ONCE = 1024  # threads, or processes
 SHORTEST = 4  # a text of one token and its special tokens, with a separator to spare
 
 
@@ -66,12 +67,23 @@ def check_sizes(sizes: Any) -> list[tuple[int, int]]:
 
 def check_threads(threads: Any) -> int | None:
     """How many threads compute, or None for as many as there are."""
-    return None if threads is None else whole_number("threads", threads, low=1, unit="threads")
+    return (
+        None if threads is None else _not_too_many("threads", whole_number("threads", threads, low=1, unit="threads"))
+    )
 
 
 def check_workers(workers: Any) -> int | None:
     """How many processes tokenize, 0 for none, or None for as many as pay."""
-    return None if workers is None else whole_number("workers", workers, low=0, unit="processes")
+    if workers is None:
+        return None
+    return _not_too_many("workers", whole_number("workers", workers, low=0, unit="processes"))
+
+
+def _not_too_many(name: str, number: int) -> int:
+    """No machine has use for more; a million threads end the process, before anybody can say why."""
+    if number > MOST_AT_ONCE:
+        raise ConfigError(f"{name} = {shown(number)} is above {MOST_AT_ONCE}, the largest allowed value")
+    return number
 
 
 def check_top_k(top_k: Any) -> int | None:

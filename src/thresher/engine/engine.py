@@ -291,7 +291,7 @@ class Engine(ReadsTokens):
 
     def at_dial(self, dial: float) -> "Engine":
         """The same weights and tokenizer at another dial. A ModelError where weights were converted for layers that
-        leave first tokens alone, and dial 0 has none of these: `load` it again then."""
+        leave first tokens alone, and dial 0 has none of these, or dial 0 left no thresholds: `load` it again then."""
         other = copy(self)
         plan = self.executor.plan.at_dial(check_dial(dial))
         other.executor = self.executor.with_plan(plan)

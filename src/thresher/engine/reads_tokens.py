@@ -47,8 +47,8 @@ class ReadsTokens:
 
     def answer(
         self,
-        question: str | Sequence[str],
-        context: str | Sequence[str],
+        question: str | Iterable[str],
+        context: str | Iterable[str],
         *,
         n_best: int = N_BEST,
         longest: int = LONGEST,
@@ -137,8 +137,9 @@ class ReadsTokens:
         bound = functools.partial(make, limit=self.max_length)
         return self._token_stream(items, bound, max_tokens=budget, window=window)
 
-    @functools.cached_property
+    @property
     def _token_stream(self) -> TokenStream:
+        """Made anew: one that was kept would be copied with the engine, and compute at the dial of the first."""
         return TokenStream(self._stream, outputs=self._token_outputs)
 
     @property
@@ -164,15 +165,16 @@ def _listed(alike: Iterator[Any], texts: Any) -> Any:
 
 
 def _pairs(question: Any, context: Any) -> list[tuple[Any, Any]]:
-    many = [
-        len(check_items(each, name=name))
-        for name, each in (("question", question), ("context", context))
-        if not isinstance(each, str)
-    ]
-    if len(set(many)) > 1:
-        raise ConfigError(f"{many[0]} questions and {many[1]} contexts; give as many of both, or one beside a list")
-    count = many[0] if many else 1
-    questions, contexts = ([each] * count if isinstance(each, str) else list(each) for each in (question, context))
+    questions, contexts = (
+        each if isinstance(each, str) else list(check_items(each, name=name))
+        for each, name in ((question, "question"), (context, "context"))
+    )
+    counts = {len(each) for each in (questions, contexts) if not isinstance(each, str)}
+    if len(counts) > 1:
+        rule = "give as many of both, or one beside a list"
+        raise ConfigError(f"{len(questions)} questions and {len(contexts)} contexts; {rule}")
+    count = counts.pop() if counts else 1
+    questions, contexts = ([each] * count if isinstance(each, str) else each for each in (questions, contexts))
     return list(zip(questions, contexts, strict=True))
 
 

@@ -13,6 +13,7 @@ from thresher.core.layer import LayerSpec
 from thresher.core.places import Relative
 from thresher.core.scores import at_least_float32
 from thresher.engine.ragged import Ragged
+from thresher.errors import ModelError
 from thresher.models.adapter import ConvolutionParts, Family
 from thresher.models.attach import encoder_shape
 from thresher.models.heads import head_of
@@ -237,6 +238,8 @@ def _convolution(parts: ConvolutionParts) -> Convolution:
 
 def _affine(*linears: nn.Linear) -> Affine:
     """The outputs of several one after the other. A bias that is not there is zeros: products add it for nothing."""
+    for linear in linears:
+        _check_plain(linear)
     biases = [
         linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias for linear in linears
     ]
@@ -244,6 +247,16 @@ def _affine(*linears: nn.Linear) -> Affine:
         weight=torch.cat([_copy(linear.weight) for linear in linears]),
         bias=torch.cat([_copy(bias) for bias in biases]),
     )
+
+
+def _check_plain(linear: Any) -> None:
+    """Refuse what multiplies with more, or other, than its weights: an adapter would be left out without a word."""
+    if not isinstance(linear, nn.Linear) or not linear.weight.is_floating_point():
+        kind = f"{type(linear).__module__}.{type(linear).__qualname__}"
+        raise ModelError(
+            f"a product of the model is a {kind}, and the engine reads plain torch.nn.Linear with weights in floating "
+            "point; merge adapters into the weights (merge_and_unload), and load the model without quantization"
+        )
 
 
 def _norm_or_identity(norm: Any) -> Norm | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from thresher.config import trained_length
+from thresher.engine.checks import check_threads
 from thresher.errors import ConfigError
 from thresher.jobs.places import pick_device
 from thresher.jobs.request import asked, heard
@@ -69,6 +70,7 @@ class BenchRequest(Rows):
         super().__post_init__()
         if not self.seconds > 0:
             raise ConfigError(f"seconds = {self.seconds:g} must be above 0; 240 is the default")
+        check_threads(self.threads)
 
     @property
     def most_rows(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from thresher.config import trained_length
+from thresher.core.heads import Head
 from thresher.engine.arithmetic import FP8, STATIC
 from thresher.engine.backends.linear import check_int8
 from thresher.engine.find_scales import Text, find_scales
@@ -141,7 +142,7 @@ class QuantizeResult:
     rows: int
     measured: dict[str, Measured]
     not_measured: dict[str, str]
-    means: str
+    head: Head
     provenance: dict[str, Any]
     training: dict[str, Any] | None = None
 
@@ -328,7 +329,7 @@ def write_quantized(
             rows=len(test) if rows is None else rows,
             measured=measure_arithmetics(checkpoint, scales, test, score=score, dtypes=dtypes, on_texts=on_texts),
             not_measured={dtype: why for dtype, why in not_measured().items() if dtype in dtypes},
-            means=head_of(checkpoint.model).means,
+            head=head_of(checkpoint.model),
             provenance=provenance(device="cpu", seed=None),
             training=None if trained is None else trained.block,
         )

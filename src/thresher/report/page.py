@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from thresher.records import metric_text
 from thresher.report.charts import front, layer_bars
 from thresher.report.tokens import TOKEN_SCRIPT, coloured_text, legend, slider, token_styles
 from thresher.text import visible
@@ -113,7 +114,7 @@ def _split(name: str, models: Mapping[str, Mapping[str, Any]], notes: Sequence[s
             {
                 "name": kind,
                 "text": NAMES[kind],
-                "metrics": [models[kind]["metrics"][metric] for metric in metrics],
+                "metrics": [metric_text(metric, models[kind]["metrics"][metric]) for metric in metrics],
                 "flops": _or_one(models[kind]["relative_flops"]),
                 "gflops": models[kind]["gflops"],
                 "rows": models[kind]["rows"],
