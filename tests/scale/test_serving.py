@@ -16,6 +16,7 @@ import pytest
 from tests.cli import tiny
 from thresher.errors import ConfigError
 from thresher.scale import serving
+from thresher.serving.http.app import Options
 from thresher.serving.http.server import bound_socket
 from thresher.serving.run import Setting
 
@@ -49,10 +50,12 @@ def test_replicas_get_many_requests_at_a_time(model: Path, monkeypatch: pytest.M
     ray = StandIn()
     monkeypatch.setattr(serving, "importlib", SimpleNamespace(import_module=lambda name: ray))
     settings = [Setting(path=str(model), name="classes", device="cpu", dtype="fp32")]
-    serving.deployment(settings, replicas=2, num_cpus=1)
+    serving.deployment(settings, options=Options(key=b"secret"), replicas=2, num_cpus=1)
     assert ray.options == {"num_replicas": 2, "max_ongoing_requests": 1000, "ray_actor_options": {"num_cpus": 1}}
     try:
-        assert ray.build is not None and "/predict" in ray.build().posts
+        assert ray.build is not None
+        app = ray.build()
+        assert "/predict" in app.posts and app.options.key == b"secret"
     finally:
         gc.unfreeze()
 

@@ -81,11 +81,11 @@ class Client:
 @contextmanager
 def served(house: House, options: Options | None = None, *, wire_s: float = 60.0) -> Iterator[Client]:
     """A server in a thread, for the length of a `with`."""
-    app = App(house, options or Options(drain_s=5.0))
+    app = App(house, options or Options())
     listening = bound_socket("127.0.0.1", 0)
-    server = uvicorn.Server(
-        uvicorn.Config(app, http=protocol(wire_s), lifespan="on", log_config=None, access_log=False)
-    )
+    kind = protocol(wire_s)
+    server = uvicorn.Server(uvicorn.Config(app, http=kind, lifespan="on", log_config=None, access_log=False))
+    app.untaken = kind.untaken
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     until = time.monotonic() + 60

@@ -9,7 +9,7 @@ import pytest
 
 from tests.serving.conftest import setting
 from thresher.serving.house import House
-from thresher.serving.http.app import App
+from thresher.serving.http.app import LAST_S, App
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,9 @@ def test_a_beginning_that_fails_is_said(app: App, monkeypatch: pytest.MonkeyPatc
     assert sent == [{"type": "lifespan.startup.failed", "message": "no thread can be started"}]
 
 
-def test_a_life_begins_and_ends(app: App) -> None:
+def test_a_life_begins_and_ends(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited, close = [], app.house.close
+    monkeypatch.setattr(app.house, "close", lambda timeout: (waited.append(timeout), close(timeout=timeout))[1])
     sent = asked(app, {"type": "lifespan"}, {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
     assert [message["type"] for message in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
-    assert app.house.closing
+    assert app.house.closing and waited == [LAST_S]

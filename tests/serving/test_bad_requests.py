@@ -10,6 +10,7 @@ from tests.serving.conftest import Client
 GOOD = {"inputs": "the film is good"}
 PREDICT, EMBED, RERANK, CLASSIFY = "/run/classes/predict", "/embed", "/rerank", "/run/classes/classify"
 QUERY = {"query": "river", "texts": ["warm"]}
+TWO = {"source_sentence": "river", "sentences": ["warm"]}
 ASK = {"query": "river", "documents": ["warm"], "model": "reranker"}
 
 CASES: list[tuple[str, Any, int, str]] = [
@@ -50,6 +51,16 @@ CASES: list[tuple[str, Any, int, str]] = [
     (EMBED, {"inputs": [1, "a"]}, 422, "mixes texts and token ids"),
     (EMBED, {"inputs": [99_999_999]}, 422, "outside the model's vocabulary"),
     (EMBED, {"inputs": [[]]}, 422, "no tokens"),
+    (EMBED, {"inputs": [5, 6], "prompt_name": "query"}, 422, "prompt_name does not go with token ids"),
+    # The same at a model's own address.
+    ("/run/classes/", {"inputs": "good " * 100, "truncate": False}, 422, "truncate is false"),
+    ("/run/classes/", {**GOOD, "parameters": {"function_to_apply": "sigmoid"}}, 422, "function_to_apply = 'sigmoid'"),
+    ("/run/classes/", {**GOOD, "truncation_direction": "Left"}, 422, "truncation_direction"),
+    ("/run/embedder/", {"inputs": "river", "truncation_direction": "Left"}, 422, "truncation_direction"),
+    ("/run/embedder/", {"inputs": TWO, "parameters": {"truncation_direction": "Left"}}, 422, "truncation_direction"),
+    ("/run/reranker/", {"inputs": TWO, "truncation_direction": "Left"}, 422, "truncation_direction"),
+    ("/run/reranker/", {**QUERY, "truncation_direction": "Left"}, 422, "truncation_direction"),
+    ("/run/reranker/", {"inputs": ["river", "warm " * 100], "truncate": False}, 422, "truncate is false"),
     (EMBED, {"inputs": "a river", "dimensions": 0}, 422, "dimensions = 0"),
     (EMBED, {"inputs": "a river", "dimensions": 10_000}, 422, "dimensions = 10000"),
     (EMBED, {"inputs": "a river", "prompt_name": "none such"}, 422, "not one of the model's prompts"),
@@ -113,6 +124,8 @@ def test_methods_and_timeouts(all_heads: Client) -> None:
     for wrong in ("soon", "-1", "nan", "0"):
         assert all_heads.post(PREDICT, GOOD, {"x-thresher-timeout": wrong}).status == 422
     assert all_heads.post(PREDICT, GOOD, {"x-thresher-timeout": "20"}).status == 200
+    wrong = all_heads.post(PREDICT, GOOD, {"x-thresher-degrade": "nevr"})
+    assert wrong.status == 422 and "x-thresher-degrade = 'nevr' is not one of: never, allow" in wrong.json["error"]
     late = all_heads.post(PREDICT, GOOD, {"x-thresher-timeout": "0.0000001"})
     assert late.status in (413, 504), late.body
 

@@ -1,5 +1,6 @@
 """thresher bench --gears leaves a table in the run, which --degrade uses, and which no fingerprint of the run sees."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,10 +8,11 @@ import pytest
 
 from tests.cli.tiny import succeeds
 from tests.serving.conftest import served, setting
+from tests.serving.test_gears import TABLE
 from thresher.bulk.identity import run_fingerprint
 from thresher.errors import ConfigError
 from thresher.jobs.bench import bench
-from thresher.serving.gears import read_measured
+from thresher.serving.gears import FILE, read_measured
 from thresher.serving.house import House
 
 
@@ -42,6 +44,7 @@ def test_a_race_has_no_length_of_its_own(runs: Path) -> None:
 def test_after_drift_answers_are_dense_and_say_so(runs: Path, tmp_path: Path) -> None:
     run = tmp_path / "classes"
     shutil.copytree(runs / "classes", run)
+    (run / FILE).write_text(json.dumps(TABLE.to_dict()))
     with served(House([setting(tmp_path, "classes", on_drift="dense", shadow=1.0)])) as client:
         body = {"inputs": "the film is good and the plot is clever"}
         before = client.post("/predict", body).headers

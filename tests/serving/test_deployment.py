@@ -15,6 +15,7 @@ import typer
 
 from tests.serving.conftest import Alone
 from thresher.cli import app
+from thresher.serving.http.app import LAST_S
 from thresher.serving.http.server import bound_socket
 
 PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
@@ -111,7 +112,7 @@ def test_what_they_start_is_a_call_that_the_command_takes(kind: str, mark: str) 
     given = command.make_context(verb, words).params
     assert given["runs"] == ["/srv/runs/sst2" if kind == "ini" else "sst2=/run-sst2"]
     seconds = re.findall(r"^TimeoutStopSec=(\d+)", block("ini"), flags=re.M)
-    assert float(seconds[0]) > given["drain"] + given["unready"], "systemd would kill it while it drains"
+    assert float(seconds[0]) > given["drain"] + given["unready"] + LAST_S, "systemd would kill it while it drains"
 
 
 def test_the_health_check_says_whether_it_answers(alone: Alone) -> None:

@@ -58,7 +58,7 @@ def two_runs(runs: Path, *, patience: float = LONG, body_s: float = LONG) -> Ite
     """Bodies of a megabyte at most. A test shortens only the time whose end it is about."""
     limits = Limits(timeout_s=LONG)
     house = House([setting(runs, name, limits=limits) for name in ("classes", "labels")], patience=patience)
-    with served(house, Options(body_bytes=2**20, body_s=body_s, drain_s=5.0)) as client:
+    with served(house, Options(body_bytes=2**20, body_s=body_s)) as client:
         yield client
 
 
@@ -263,7 +263,7 @@ def test_a_full_queue_refuses_with_a_time_to_come_back(runs: Path) -> None:
 
 
 def test_keys_are_asked_for_everywhere_but_at_health(runs: Path) -> None:
-    with served(House([setting(runs, "classes")]), Options(key=b"secret", drain_s=5.0)) as client:
+    with served(House([setting(runs, "classes")]), Options(key=b"secret")) as client:
         for route in ("/predict", "/explain", "/"):
             assert client.post(route, GOOD).status == 401
         for header in ({"authorization": "Bearer wrong"}, {"authorization": "Basic secret"}, {"x-api-key": "sécret"}):

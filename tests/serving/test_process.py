@@ -22,6 +22,8 @@ import pytest
 
 from tests.cli.tiny import thresher
 from tests.serving.test_faults import until
+from thresher.errors import ConfigError
+from thresher.jobs.serve import KEY_VARIABLE, ServeRequest, read_key
 
 SECRET = "a very secret good film"
 
@@ -154,6 +156,24 @@ def test_sighup_loads_runs_anew_without_dropping_requests(runs: Path) -> None:
         assert '"event"' not in server.said()  # nothing went wrong, and requests are not logged at this level
 
 
+HUNG_UP_WHILE_LOADING = """
+import os, signal
+from thresher.serving import run
+load = run.ServedRun.load
+def loads(*given, **more):
+    os.kill(os.getpid(), signal.SIGHUP)
+    return load(*given, **more)
+run.ServedRun.load = staticmethod(loads)
+from thresher.cli import main
+main()
+"""
+
+
+def test_sighup_does_not_end_a_server_that_loads(runs: Path) -> None:
+    with process(str(runs / "classes"), start=HUNG_UP_WHILE_LOADING) as server:
+        assert server.post("/predict", {"inputs": SECRET})
+
+
 def test_a_run_that_does_not_load_again_leaves_the_old_one(runs: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(runs / "classes", copy)
@@ -162,6 +182,38 @@ def test_a_run_that_does_not_load_again_leaves_the_old_one(runs: Path, tmp_path:
         server.popen.send_signal(signal.SIGHUP)
         assert until(lambda: "reload failed" in server.said())
         assert server.post("/predict", {"inputs": "good"})
+
+
+FEW_FILES = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 400))
+from thresher.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("connections", "enough"), [(100, True), (1000, False)])
+def test_as_many_files_are_asked_for_as_connections_need(runs: Path, connections: int, enough: bool) -> None:
+    words = (str(runs / "classes"), "--connections", str(connections), "--log-level", "warning")
+    with process(*words, start=FEW_FILES) as server:
+        port = int(server.url.rpartition(":")[2])
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(120)]
+        assert '"ready":true' in server.get("/readyz")
+        assert ("few open files are allowed" in server.said()) != enough
+        for one in idle:
+            one.close()
+
+
+@pytest.mark.parametrize("empty", ["", " \n"])
+def test_an_empty_variable_does_not_let_everybody_in(monkeypatch: pytest.MonkeyPatch, empty: str) -> None:
+    request = ServeRequest(runs=["run"])
+    monkeypatch.setenv(KEY_VARIABLE, empty)
+    with pytest.raises(ConfigError, match="THRESHER_API_KEY is empty; write the key into it, or unset it"):
+        read_key(request)
+    monkeypatch.setenv(KEY_VARIABLE, " schl\udcfcssel\n")  # whatever bytes it has
+    assert read_key(request) == b"schl\xfcssel"
+    monkeypatch.delenv(KEY_VARIABLE)
+    assert read_key(request) is None
 
 
 def test_the_key_comes_from_the_environment(runs: Path) -> None:
@@ -179,6 +231,11 @@ def test_the_key_comes_from_the_environment(runs: Path) -> None:
         ("{run} --timeout 0", 2, "timeout = 0.0 must be a number above 0"),
         ("{run} --degrade", 2, "classes has no table of gears; measure it first: thresher bench classes --gears"),
         ("{run} --degrade --dial 2", 2, "gears start at 1"),
+        (
+            "{run} --on-drift dense",
+            2,
+            "nothing to compare classes with; measure it at dial 1 first",
+        ),
         ("{run} --on-drift panic", 2, "on-drift = 'panic' is not one of: warn, dense"),
         ("{run} --log-level loud", 2, "log-level = 'loud' is not one of"),
         ("{run} --shadow 2", 2, "shadow = 2.0 must be from 0 to 1"),

@@ -213,6 +213,9 @@ def test_a_models_own_address_does_what_its_head_does(alone: Alone) -> None:
     assert "missing required field `inputs`" in alone("reranker").post("/", {"query": QUERY}).json["error"]
     raw = alone("classes").post("/", {"inputs": TEXT, "raw_scores": True}).json[0]
     assert sum(row["score"] for row in raw) != pytest.approx(1)
+    for function, expected in (("none", raw), ("softmax", alone("classes").post("/", {"inputs": TEXT}).json[0])):
+        parameters = {"function_to_apply": function}
+        assert alone("classes").post("/", {"inputs": TEXT, "parameters": parameters}).json[0] == expected
 
 
 def test_explain_says_which_layer_dropped_which_token(all_heads: Client) -> None:

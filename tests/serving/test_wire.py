@@ -1,5 +1,6 @@
 """What one connection can ask of the server: heads, offers and answers that nobody takes have an end."""
 
+import contextlib
 import json
 import socket
 import time
@@ -12,7 +13,7 @@ from tests.serving.conftest import Alone, served, setting
 from tests.serving.test_faults import GOOD, LONG, head, raw, until
 from thresher.serving.house import House
 from thresher.serving.http.app import Options
-from thresher.serving.http.protocol import HEAD_BYTES
+from thresher.serving.http.protocol import AHEAD, HEAD_BYTES
 
 BODY = json.dumps(GOOD).encode()
 MUCH = json.dumps({"inputs": "good film " * 50_000}).encode()  # /tokenize answers with several megabytes
@@ -130,9 +131,79 @@ def test_who_offers_another_protocol_is_answered_in_this_one(alone: Alone, parts
         assert one.recv(300).startswith(b"HTTP/1.1 200 OK")
 
 
+LIVE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def everything(one: socket.socket) -> bytes:
+    """Until it is hung up, also on what is still on its way there."""
+    found = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := one.recv(65_536):
+            found += part
+    return found
+
+
+def test_requests_may_be_sent_ahead_of_their_answers(alone: Alone) -> None:
+    last = LIVE.replace(b"host: x", b"connection: close")
+    with raw(alone("classes"), LIVE * AHEAD + last) as one:
+        assert everything(one).count(b"HTTP/1.1 200 OK") == AHEAD + 1
+
+
+@pytest.mark.parametrize("sent", [LIVE, offer(body=b"", method=b"GET /livez")])
+def test_requests_are_not_sent_ahead_without_end(alone: Alone, sent: bytes) -> None:
+    """Each takes a hundred times as much memory as it has bytes, and a client that does not read pays for none."""
+    with raw(alone("classes"), sent * 1500) as one:
+        top, _, body = everything(one).partition(b"\r\n\r\n")
+    assert top.startswith(b"HTTP/1.1 400 ") and b"connection: close" in top
+    assert f"more than {AHEAD} requests are sent ahead" in json.loads(body)["error"]
+    assert alone("classes").post("/predict", GOOD).status == 200
+
+
+def test_answers_that_nobody_takes_do_not_fill_the_memory(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(House([setting(runs, "classes")])) as client:
+        lazy = asks_for_much(client)
+        assert until(lambda: client.server.server_state.total_requests == 1, 20)
+        assert client.post("/predict", GOOD).status == 200
+        monkeypatch.setattr("thresher.serving.http.app.UNTAKEN_BYTES", 2**20)
+        reply = client.post("/predict", GOOD)
+        assert (reply.status, reply.headers["retry-after"]) == (429, "2") and "do not take" in reply.json["error"]
+        assert client.get("/readyz").status == 200
+        lazy.close()
+        assert until(lambda: client.post("/predict", GOOD).status == 200, 20)
+        for body, status in ((GOOD, 200), ({"inputs": "good film " * 5000}, 429)):  # what was not, when it was let in
+            looks = iter((0, 2**40))
+            monkeypatch.setattr(client.app, "untaken", lambda looks=looks: next(looks))
+            assert client.post("/tokenize", body).status == status
+
+
+def waits(length: int, path: str, *more: str) -> bytes:
+    """The head of a request whose body is sent when the server asks for it."""
+    lines = [f"POST {path} HTTP/1.1", "host: x", f"content-length: {length}", "Expect: 100-continue", *more]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def test_a_body_is_asked_for_only_where_it_is_wanted(runs: Path) -> None:
+    with served(House([setting(runs, "classes")]), Options(key=b"secret", body_bytes=2**16)) as client:
+        key = "authorization: Bearer secret"
+        with raw(client, waits(len(BODY), "/predict", key)) as one:
+            assert one.recv(300) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            one.sendall(BODY)
+            one.sendall(LIVE.replace(b"host: x", b"connection: close"))
+            assert everything(one).count(b"HTTP/1.1 200 OK") == 2
+        for length, path, more, status in (
+            (2**20, "/predict", [key], b"413"),
+            (len(BODY), "/predict", [], b"401"),
+            (len(BODY), "/nothing", [], b"404"),
+        ):
+            with raw(client, waits(length, path, *more)) as one:
+                found = everything(one)
+            # What comes next on that connection could be the body or a new request: there is no next.
+            assert found.startswith(b"HTTP/1.1 " + status) and b"connection: close" in found
+
+
 def test_bodies_share_their_room(runs: Path) -> None:
     """Two bodies of the largest size fit, a third has to wait for one of them to be answered."""
-    options = Options(body_bytes=2**16, bodies_bytes=0, drain_s=5.0)
+    options = Options(body_bytes=2**16, bodies_bytes=0)
     with served(House([setting(runs, "classes")]), options) as client:
         half = head(2**16, "/predict") + b" " * (2**16 - len(BODY))
         with raw(client, half) as first, raw(client, half) as second:
@@ -159,7 +230,7 @@ def test_a_model_of_any_name_is_not_repeated(all_heads: Any) -> None:
 
 
 def test_a_key_may_have_any_letters(runs: Path) -> None:
-    with served(House([setting(runs, "classes")]), Options(key="schlüssel".encode(), drain_s=5.0)) as client:
+    with served(House([setting(runs, "classes")]), Options(key="schlüssel".encode())) as client:
         sent = "schlüssel".encode().decode("latin-1")  # urllib writes headers in latin-1
         assert client.post("/predict", GOOD, {"authorization": f"Bearer {sent}"}).status == 200
         assert client.post("/predict", GOOD, {"x-api-key": "schlüssel"}).status == 401

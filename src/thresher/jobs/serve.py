@@ -1,7 +1,9 @@
 """The serve job: runs behind HTTP until a signal ends it."""
 
 import os
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -77,6 +79,17 @@ class ServeRequest(Request):
             raise ConfigError(f"on-drift = {self.on_drift!r} is not one of: warn, dense")
 
 
+@contextmanager
+def hangups_ignored() -> Iterator[None]:
+    """Until the server heeds SIGHUP, which it does when its runs are loaded: it must not end a server that loads."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@hangups_ignored()
 def serve(
     runs: Sequence[str] | ServeRequest, *, note: Callable[[str], None] = lambda text: None, **given: object
 ) -> None:
@@ -119,9 +132,7 @@ def serve(
         ]
         with quiet():
             house = House(settings, patience=request.patience)
-        options = Options(
-            key=key, body_bytes=int(request.max_body_mb * 2**20), body_s=request.timeout, drain_s=request.drain
-        )
+        options = Options(key=key, body_bytes=int(request.max_body_mb * 2**20), body_s=request.timeout)
         host, port = listening.getsockname()[:2]
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         heads = ", ".join(f"{name} ({run.engine.head.means})" for name, run in house.runs.items())
@@ -159,8 +170,12 @@ def read_key(request: ServeRequest) -> bytes | None:
         if not key:
             raise ConfigError(f"api-key-file = {request.api_key_file} is empty; write the key into it")
         return key.encode()
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    return key.encode() or None
+    if KEY_VARIABLE not in os.environ:
+        return None
+    found = os.fsencode(os.environ[KEY_VARIABLE]).strip()
+    if not found:  # a variable of others that is not set, in a file that sets this one: not a wish to serve everybody
+        raise ConfigError(f"{KEY_VARIABLE} is empty; write the key into it, or unset it to serve without one")
+    return found
 
 
 def check_packages() -> None:

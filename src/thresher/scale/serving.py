@@ -2,19 +2,30 @@
 
 import importlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thresher.errors import ConfigError
 from thresher.serving.house import House
 from thresher.serving.memory import keep_what_stays
 from thresher.serving.run import Setting
 
+if TYPE_CHECKING:
+    from thresher.serving.http.app import Options
+
 # Ray Serve would let a replica have 5 requests at a time; our queue decides who waits, and makes batches of them.
 ONGOING = 1000
 
 
-def deployment(settings: Sequence[Setting], *, replicas: int = 1, ongoing: int = ONGOING, **actor: Any) -> Any:
-    """For `ray.serve.run`. `actor`: what each replica needs, such as num_cpus=2 or num_gpus=1.
+def deployment(
+    settings: Sequence[Setting],
+    *,
+    options: "Options | None" = None,
+    replicas: int = 1,
+    ongoing: int = ONGOING,
+    **actor: Any,
+) -> Any:
+    """For `ray.serve.run`. options: the key that clients must send, and limits of bodies; `actor`: what each replica
+    needs, such as num_cpus=2 or num_gpus=1.
 
     Every replica loads the runs from the same path, as `thresher serve` would.
     """
@@ -27,12 +38,12 @@ def deployment(settings: Sequence[Setting], *, replicas: int = 1, ongoing: int =
     def build() -> Any:
         from thresher.serving.http.app import App
 
-        app = App(House(chosen))
+        app = App(House(chosen), options)
         keep_what_stays()
         return app
 
     class Thresher:
         """What answers is the application."""
 
-    options: dict[str, Any] = {"num_replicas": replicas, "max_ongoing_requests": ongoing, "ray_actor_options": actor}
-    return serve.deployment(**options)(serve.ingress(build)(Thresher)).bind()
+    asked: dict[str, Any] = {"num_replicas": replicas, "max_ongoing_requests": ongoing, "ray_actor_options": actor}
+    return serve.deployment(**asked)(serve.ingress(build)(Thresher)).bind()

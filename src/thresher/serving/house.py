@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from thresher.errors import ConfigError, ThresherError
+from thresher.errors import ConfigError, is_failure
 from thresher.serving.errors import UnknownModel, WrongRoute
 from thresher.serving.run import ServedRun, Setting
 from thresher.serving.threads import await_in_passing, in_passing
@@ -108,13 +108,15 @@ class House:
         for name, old in list(self.runs.items()):
             try:
                 new = await await_in_passing(partial(self._load, old.setting, **self._shared))
-            except (ThresherError, OSError, RuntimeError) as error:
+            except BaseException as error:  # whatever a library makes of a damaged file
+                if not is_failure(error):
+                    raise
                 self.reloads["failed"] += 1
                 log.error("reload failed", extra={"facts": {"run": name, "error": first_line(error)}})
                 continue
             new.start()
             self.runs[name] = new
-            while old.reading:  # long texts that were sent to the old one are on their way into its queue
+            while old.calls:  # some ask twice: scores of documents, and then their spans
                 await asyncio.sleep(0.02)
             old.close()
             self.reloads["good"] += 1

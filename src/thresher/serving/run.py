@@ -140,6 +140,11 @@ class ServedRun:
         self.queue = WorkQueue(pace, setting.limits, by_length=executor.by_length, best_speed=best)
         known = measured if setting.dial == 1 else None  # it was measured at dial 1
         dense = setting.on_drift == "dense"
+        if dense and known is None:
+            raise ConfigError(
+                f"on-drift = dense has nothing to compare {setting.name} with; measure it at dial 1 first: "
+                f"thresher bench {setting.name} --gears"
+            )
         self.drift = DriftGuard(
             known, self.computing, share=setting.shadow, falls_back=dense, fell_back=self._without_gears
         )
@@ -156,6 +161,7 @@ class ServedRun:
             idle=self._beside,
         )
         self._tokenizers = tokenizers or ThreadPoolExecutor(1, thread_name_prefix="tokenizing")
+        self.calls = set[Any]()  # whoever asks of it, or will ask more, until it is answered
         self.reading = 0
         self._crossing: Crossing | None = None
         remembers = getattr(engine.tokenizing.reader, "memory", None) is not None
@@ -240,6 +246,8 @@ class ServedRun:
             if self.engine.head.reads == "tokens":
                 return self.engine.windows(items)
             if isinstance(items[0], list):
+                if prompt_name is not None:
+                    raise BadRequest("prompt_name does not go with token ids; leave it out, or send texts")
                 return self.engine.read_ids(items)
             return self.engine.read(items, prompt_name=prompt_name)
         except ConfigError as error:

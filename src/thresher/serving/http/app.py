@@ -14,7 +14,7 @@ from thresher.serving.errors import Abandoned, BadRequest, Failed, Overloaded, S
 from thresher.serving.house import House
 from thresher.serving.http.asgi import Receive, Reply, Request, Send, live
 from thresher.serving.http.call import Call
-from thresher.serving.http.gate import Room, check_key, read_body, wanted_timeout
+from thresher.serving.http.gate import Room, check_key, may_degrade, read_body, wanted_timeout
 from thresher.serving.http.metrics import Metrics
 from thresher.serving.http.openapi import describe_routes
 from thresher.serving.http.replies import TEI, error_reply, json_reply, refusal
@@ -30,6 +30,9 @@ OF_ONE_RUN = ("/info", "/health", "/readyz")  # GET routes that may stand behind
 # Before others hear that there is no room: clients that come back at once, whatever Retry-After says, would take the
 # time that the engine needs to make some.
 REFUSED_S = 0.1
+UNTAKEN_BYTES = 256 * 2**20  # of answers, beyond which nobody is answered
+LARGE = 2**16  # bytes of an answer that a connection does not take at once
+LAST_S = 5.0  # for an engine's last batch, of which nobody waits any more
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -47,16 +50,18 @@ class Options:
     body_bytes: int = 8 * 2**20
     bodies_bytes: int = 256 * 2**20
     body_s: float = 30.0
-    drain_s: float = 30.0
 
 
 class App:
-    """From HTTP to calls and back. Threads of the runs start with the application, and end with it. crowded: whether
-    more connections are open than should be, where somebody counts them."""
+    """From HTTP to calls and back. Threads of the runs start with the application, and end with it.
+
+    Where somebody counts: crowded, whether more connections are open than should be; untaken, bytes of answers that
+    stand in the memory because their clients do not take them."""
 
     def __init__(self, house: House, options: Options | None = None) -> None:
         self.house, self.options, self.metrics = house, options or Options(), Metrics(house)
         self.crowded: Callable[[], bool] = lambda: False
+        self.untaken: Callable[[], int] = lambda: 0
         self.room = Room(max(self.options.bodies_bytes, 2 * self.options.body_bytes))
         page, api = _page("index.html"), _page("api.html")
         self.posts = {route.path: route for route in ROUTES}
@@ -74,8 +79,10 @@ class App:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            reply = await self.answer(Request(scope, receive))
-            await reply.send(send)
+            request = Request(scope, receive)
+            reply = await self.answer(request)
+            # A body that was not asked for may come nevertheless, or another request in its place.
+            await reply.send(send, last=request.held_back)
         elif scope["type"] == "lifespan":
             await live(receive, send, begin=self.house.start, end=self._end)
         else:  # a web socket, which no route has
@@ -100,7 +107,7 @@ class App:
         return error_reply(TEI, says, kind="MethodNotAllowed", status=405, headers={"allow": allow})
 
     async def _end(self) -> None:
-        await asyncio.to_thread(self.house.close, timeout=self.options.drain_s)
+        await asyncio.to_thread(self.house.close, timeout=LAST_S)
 
     def _get(self, answer: Callable[[str | None], Reply], request: Request, run: str | None, *, locked: bool) -> Reply:
         try:
@@ -118,6 +125,8 @@ class App:
         error: ServingError | None = None
         try:
             reply = json_reply(await self._computed(route, request, call))
+            if len(reply.body) > LARGE:  # others that were let in with this one may not have taken theirs
+                self._check_room()
         except ServingError as found:
             error = found
             reply = refusal(route.style, found)
@@ -136,10 +145,15 @@ class App:
         self._note(route, call, reply.status, error, spent, name)
         return reply
 
+    def _check_room(self) -> None:
+        if self.untaken() > UNTAKEN_BYTES:
+            raise Overloaded("clients do not take what was answered to them; try again", retry_after=1.0)
+
     async def _computed(self, route: ModelRoute, request: Request, call: Call) -> Any:
         check_key(request, self.options.key)
         if self.crowded():
             raise Overloaded("too many connections are open; try again, or raise --connections", retry_after=1.0)
+        self._check_room()
         with self.room.place() as place:  # until it is answered: the texts are as large as the body
             body = await read_body(request, place, limit=self.options.body_bytes, timeout=self.options.body_s)
             try:
@@ -150,13 +164,15 @@ class App:
             return await self._asked(given, route, request, call)
 
     async def _asked(self, given: Any, route: ModelRoute, request: Request, call: Call) -> Any:
-        degrade = given.degrade != "never" and request.header("x-thresher-degrade") != "never"
         call.ask = Ask(
             timeout_s=wanted_timeout(request),
-            degrade=degrade,
+            degrade=given.degrade != "never" and may_degrade(request),
             hung_up=lambda: asyncio.ensure_future(request.gone()),
         )
-        return await route.answer(given, call)
+        try:
+            return await route.answer(given, call)
+        finally:
+            call.leave()
 
     def _note(
         self, route: ModelRoute, call: Call, status: int, error: ServingError | None, spent: float, name: str

@@ -25,17 +25,23 @@ class Request:
         root, path = scope.get("root_path", ""), scope["path"]
         self.path: str = (path[len(root) :] if f"{path}/".startswith(f"{root}/") else path) or "/"
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
-        self._receive, self._complete = receive, False
+        self._receive, self._begun, self._complete = receive, False, False
 
     def header(self, name: str) -> str | None:
         """By its name in lower case."""
         value = self._headers.get(name.encode())
         return None if value is None else value.decode("latin-1")
 
+    @property
+    def held_back(self) -> bool:
+        """Whether the client waits for a word before it sends its body, and has not had it."""
+        return not self._begun and (self.header("expect") or "").lower() == "100-continue"
+
     async def part(self) -> bytes | None:
         """The next part of the body; None after the last one."""
         if self._complete:
             return None
+        self._begun = True
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
@@ -58,8 +64,10 @@ class Reply:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
 
-    async def send(self, send: Send) -> None:
+    async def send(self, send: Send, *, last: bool) -> None:
+        """last: the connection ends with it."""
         pairs = {"content-type": self.kind, "content-length": str(len(self.body)), **self.headers}
+        pairs |= {"connection": "close"} if last else {}
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs.items()]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})

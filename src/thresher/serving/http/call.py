@@ -30,9 +30,16 @@ class Call:
     arrived: float = field(default_factory=time.monotonic)
 
     def choose(self, heads: Sequence[str], model: str | None = None) -> ServedRun:
-        """The run for this request; the path's name counts more than the body's."""
+        """The run for this request; the path's name counts more than the body's. It stays until `leave`."""
+        self.leave()
         self.run = self.house.pick(self.route, heads, self.name or model)
+        self.run.calls.add(self)
         return self.run
+
+    def leave(self) -> None:
+        """Nothing more is asked of the run."""
+        if self.run is not None:
+            self.run.calls.discard(self)
 
     async def compute(self, items: Sequence[Item] | Sequence[list[int]], **changes: Any) -> Any:
         """Answers of all texts; `changes` are of the Ask."""

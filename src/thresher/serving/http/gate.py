@@ -71,6 +71,8 @@ async def read_body(request: Request, place: Place, *, limit: int, timeout: floa
     parts: list[bytes] = []
     size, refusal = 0, too_large(limit) if said.isdigit() and int(said) > limit else None
     try:
+        if refusal is not None and request.held_back:
+            raise refusal
         async with asyncio.timeout(timeout):
             while (part := await request.part()) is not None:
                 size += len(part)
@@ -111,3 +113,11 @@ def wanted_timeout(request: Request) -> float | None:
     if not 0 < seconds < 86_400:
         raise BadRequest(f"x-thresher-timeout = {given[:20]!r} must be a number of seconds above 0")
     return seconds
+
+
+def may_degrade(request: Request) -> bool:
+    """What the header says, as the field of the same name in a body."""
+    given = request.header("x-thresher-degrade")
+    if given not in (None, "never", "allow"):
+        raise BadRequest(f"x-thresher-degrade = {given[:20]!r} is not one of: never, allow")
+    return given != "never"

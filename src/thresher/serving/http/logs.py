@@ -6,13 +6,16 @@ import sys
 import time
 from typing import Any
 
+LOGGERS = ("thresher.serving", "thresher.access", "uvicorn.error", "asyncio")
+
 
 class JsonLines(logging.Formatter):
     """Time, level, event and its facts."""
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        line: dict[str, Any] = {"time": stamp, "level": record.levelname.lower(), "event": record.getMessage()}
+        event = record.getMessage().partition("\n")[0]  # asyncio goes on with what it holds, which may be texts
+        line: dict[str, Any] = {"time": stamp, "level": record.levelname.lower(), "event": event}
         line |= getattr(record, "facts", {})
         if record.exc_info and record.exc_info[0] is not None:
             line["exception"] = record.exc_info[0].__name__
@@ -31,12 +34,12 @@ def _places(trace: Any) -> list[str]:
 
 
 def log_lines(level: str) -> None:
-    """All our lines, and uvicorn's warnings, to standard error."""
+    """All our lines, and warnings of uvicorn and asyncio, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    for name in ("thresher.serving", "thresher.access", "uvicorn.error"):
+    wanted = logging.getLevelNamesMapping()[level.upper()]
+    for name in LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False
-        logger.setLevel(level.upper())
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        logger.setLevel(wanted if name.startswith("thresher") else max(wanted, logging.WARNING))

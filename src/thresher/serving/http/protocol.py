@@ -1,7 +1,7 @@
 """HTTP on one connection: uvicorn's, with an end to what it would wait for, or take in, for ever."""
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -9,13 +9,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from thresher.serving.http.replies import TEI, error_reply
 
 HEAD_BYTES = 64 * 2**10  # of a request's head: others allow 8 to 64 KiB
+AHEAD = 32  # requests that one connection may send before their answers; each is a hundred times what it is as bytes
 STILL_S = 2.0  # in which whoever still reads takes something, while the server waits for its last connections
 NOT_HTTP, TOO_LONG = "Invalid HTTP request received.", "the head of the request is longer than {} bytes; send less"
+TOO_MANY = "more than {} requests are sent ahead of their answers; wait for these, or open more connections"
 
 
-def protocol(wire_s: float) -> type[asyncio.Protocol]:
-    """So many seconds for the head of a request, and for its answer."""
-    return type("Impatient", (Impatient,), {"wire_s": wire_s})
+def protocol(wire_s: float) -> "type[Impatient]":
+    """Of one server: so many seconds for the head of a request, and for its answer."""
+    return type("Impatient", (Impatient,), {"wire_s": wire_s, "slow": set()})
 
 
 class Impatient(HttpToolsProtocol):
@@ -23,6 +25,7 @@ class Impatient(HttpToolsProtocol):
     others, and whoever offers another protocol is answered in this one."""
 
     wire_s = 30.0
+    slow: "ClassVar[set[Impatient]]"  # who does not take answers as fast as they are given
     _head_clock: asyncio.TimerHandle | None = None
     _answer_clock: asyncio.TimerHandle | None = None
     _ending = _refused = False
@@ -53,6 +56,7 @@ class Impatient(HttpToolsProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
+        self.slow.discard(self)
         self._head_clock = _stopped(self._head_clock)
         self._answer_clock = _stopped(self._answer_clock)
 
@@ -77,6 +81,8 @@ class Impatient(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._unfinished = 0
+        if len(self.pipeline) >= AHEAD:
+            raise ValueError("too many")  # as above
         if not self._offered():
             super().on_headers_complete()
 
@@ -106,6 +112,8 @@ class Impatient(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         long = max(self._unfinished, self._head) > HEAD_BYTES
         status, says = (431, TOO_LONG.format(HEAD_BYTES)) if long else (400, msg)
+        if not long and len(self.pipeline) >= AHEAD:
+            says = TOO_MANY.format(AHEAD)
         body = error_reply(TEI, says, kind="Validation", status=status).body
         line = f"HTTP/1.1 {status} {'Request Header Fields Too Large' if long else 'Bad Request'}"
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close"
@@ -133,11 +141,18 @@ class Impatient(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self.slow.add(self)
         self._answer_clock = self._answer_clock or self.loop.call_later(self.wire_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self.slow.discard(self)
         self._answer_clock = _stopped(self._answer_clock)
+
+    @classmethod
+    def untaken(cls) -> int:
+        """Bytes of answers that stand in the memory because their clients do not take them."""
+        return sum(one.transport.get_write_buffer_size() for one in cls.slow)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -118,6 +118,7 @@ class Task(Common):
     return_text: bool = False
     parameters: dict[str, Any] | None = None
     truncate: bool | None = None
+    truncation_direction: Direction = "right"
     normalize: bool | None = None
     prompt_name: str | None = None
     dimensions: int | None = None

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from thresher.serving.http.app import App
 from thresher.serving.http.protocol import protocol
 from thresher.serving.memory import keep_what_stays
 
+SPARE_FILES = 64  # beside connections
 log = logging.getLogger("thresher.serving")
 
 
@@ -27,6 +29,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.house, self.unready_s, self.gone_s = house, unready_s, gone_s
         self._reloading: asyncio.Task[None] | None = None
+        self._newer = False  # whether files may be newer than those that were read last
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -55,12 +58,15 @@ class Server(uvicorn.Server):
         return sum(run.queue.load for run in self.house.runs.values())
 
     def _reload(self) -> None:
+        self._newer = True
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.get_running_loop().create_task(self._anew())
 
     async def _anew(self) -> None:
         gc.unfreeze()
-        await self.house.reload()
+        while self._newer:
+            self._newer = False
+            await self.house.reload()
         asyncio.get_running_loop().call_later(self.gone_s, keep_what_stays)
 
 
@@ -89,12 +95,14 @@ def run_server(
 ) -> None:
     """Until a signal ends it; `ready` is called once it listens. wire_s: in which the head of a request must come, and
     an answer be taken."""
+    allow_files(connections)
+    kind = protocol(wire_s)
     config = uvicorn.Config(
         app,
         interface="asgi3",
         ws="none",
         proxy_headers=False,
-        http=protocol(wire_s),
+        http=kind,
         lifespan="on",
         access_log=False,
         log_config=None,
@@ -103,7 +111,7 @@ def run_server(
         timeout_keep_alive=30,
     )
     server = Server(config, app.house, unready_s=unready_s, gone_s=wire_s + drain_s)
-    app.crowded = lambda: len(server.server_state.connections) > connections
+    app.crowded, app.untaken = (lambda: len(server.server_state.connections) > connections), kind.untaken
 
     async def serve() -> None:
         announced = asyncio.get_running_loop().create_task(_announced(server, ready))
@@ -116,6 +124,18 @@ def run_server(
             runner.run(serve())
     finally:
         gc.unfreeze()  # whoever called from Python goes on
+
+
+def allow_files(connections: int) -> None:
+    """Each connection is an open file, and systems allow 1,024 of these to a program that does not ask for more. Those
+    above `connections` are answered, too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections + SPARE_FILES
+    if resource.RLIM_INFINITY != soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        if most < connections + SPARE_FILES:
+            log.warning("few open files are allowed", extra={"facts": {"files": most, "connections": connections}})
 
 
 async def _announced(server: uvicorn.Server, ready: Callable[[], None]) -> None:

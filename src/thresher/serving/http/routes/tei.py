@@ -28,10 +28,11 @@ from thresher.serving.http.schemas import (
     Tokenize,
 )
 from thresher.serving.run import ServedRun, check_texts
-from thresher.text import first_line
+from thresher.text import first_line, shown
 from thresher.tokenizing.fast import FastTokenizer
 
 CLASSIFIERS = ("classes", "labels", "value")
+OWN_FUNCTIONS = {"classes": "softmax", "labels": "sigmoid"}  # as huggingface_hub calls them
 RERANKERS = ("score", "value")  # many a folder of a reranker does not say that its one output is a score
 MOST_NUMBERS = 2**23  # of a reply's vectors: about a quarter of a gigabyte before they are JSON
 MOST_CHARACTERS = 2**20  # that are tokenized for a client, who gets several times as much back
@@ -171,8 +172,8 @@ def _tokens(each: Any, text: str) -> list[dict[str, Any]]:
     # Lists of the tokenizers library are made anew whenever they are asked for.
     for token_id, name, part, place in zip(each.ids, each.tokens, each.sequence_ids, each.offsets, strict=True):
         start, stop = (None, None) if part is None else place
-        shown = name if part is None else text[start:stop]
-        found.append({"id": token_id, "text": shown, "special": part is None, "start": start, "stop": stop})
+        said = name if part is None else text[start:stop]
+        found.append({"id": token_id, "text": said, "special": part is None, "start": start, "stop": stop})
     return found
 
 
@@ -181,24 +182,26 @@ async def task(given: Task, call: Call) -> Any:
     run = call.choose(EVERY)
     means = run.engine.head.means
     if means in RERANKERS and given.query is not None and given.texts is not None:
-        options = {name: getattr(given, name) for name in ("truncate", "raw_scores", "return_text")}
+        names = ("truncate", "truncation_direction", "raw_scores", "return_text")
+        options = {name: getattr(given, name) for name in names}
         return await rerank(Rerank(query=given.query, texts=given.texts, **options), call)
     if given.inputs is UNSET:
         raise BadRequest("Object missing required field `inputs`")
     if means == "embedding":
         if isinstance(given.inputs, dict):
-            asked = _converted(given.inputs, Similarity)
+            asked = _converted({"inputs": given.inputs, "parameters": given.parameters}, Similarity, whole=True)
             return await similarity(asked, call)
         return await embed(_checked(given), call)
     if means in RERANKERS and isinstance(given.inputs, dict):
         one: Sentences = _converted(given.inputs, Similarity).inputs
-        return scores_of(await call.compute([(one.source_sentence, text) for text in one.sentences])).tolist()
+        pairs = [(one.source_sentence, text) for text in one.sentences]
+        return scores_of(await call.compute(pairs, truncate=truncates(given))).tolist()
     if means in CLASSIFIERS:
         return await _classify(given, call)
     if means == "score":
         pair = _converted({"inputs": given.inputs}, Predict, whole=True)
         items, batch = pairs_and_texts(pair.inputs)
-        scores = scores_of(await call.compute(items), raw=given.raw_scores)
+        scores = scores_of(await call.compute(items, truncate=truncates(given)), raw=given.raw_scores)
         found = [[{"score": score, "label": "score"}] for score in scores.tolist()]
         return found if batch else found[0]
     from thresher.serving.http.routes.reading import answer, tag
@@ -217,12 +220,16 @@ async def _classify(given: Task, call: Call) -> Any:
     """Nested, as the client of text classification takes its first element."""
     inputs = _converted({"inputs": given.inputs}, Predict, whole=True).inputs
     parameters = given.parameters or {}
-    raw = given.raw_scores or parameters.get("function_to_apply") == "none"
+    assert call.run is not None  # `task` chose it
+    function, means = parameters.get("function_to_apply"), call.run.engine.head.means
+    if function not in (None, "none", OWN_FUNCTIONS.get(means)):
+        raise BadRequest(f"function_to_apply = {shown(function)} is not what a head of {means} is for; leave it out")
+    raw = given.raw_scores or function == "none"
     most = parameters.get("top_k")
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
         raise BadRequest(f"top_k = {most!r} must be a whole number of at least 1")
     items, _ = pairs_and_texts(inputs)
-    return [row[:most] for row in ranked_labels(await call.compute(items), raw=raw)]
+    return [row[:most] for row in ranked_labels(await call.compute(items, truncate=truncates(given)), raw=raw)]
 
 
 def embeddable(inputs: Any) -> list[Any]:
@@ -276,6 +283,7 @@ def _converted(value: Any, kind: type[Any], *, whole: bool = False) -> Any:
 
 
 def _checked(given: Task) -> Embed:
-    options = {name: getattr(given, name) for name in ("truncate", "normalize", "prompt_name", "dimensions")}
+    names = ("truncate", "truncation_direction", "normalize", "prompt_name", "dimensions")
+    options = {name: getattr(given, name) for name in names}
     found: Embed = _converted({"inputs": given.inputs, **options}, Embed, whole=True)
     return found
