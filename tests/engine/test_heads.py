@@ -274,6 +274,19 @@ def test_what_is_given_to_embed(tmp_path: Path, default: str | None) -> None:
             engine.embed(TEXTS, prompt_name=name)  # type: ignore[arg-type]
 
 
+def test_texts_that_are_token_ids_already(tmp_path: Path) -> None:
+    engine = Engine.load(embedder_folder(tmp_path / "model"), device="cpu", dtype="fp32", max_length=6)
+    rows = [engine.tokenizer(text)["input_ids"] for text in TEXTS]
+    given: Any = [np.array(rows[0][:4]), rows[1][:3] * 5, [], [0, 10**9], [-1]]
+    found = engine.finish(engine.begin(engine.read_ids(given)))
+    assert found.truncated.tolist() == [False, True, False, False, False] and found.tokens.tolist() == [4, 6, 0, 0, 0]
+    assert [found.problems.get(number) is None for number in range(5)] == [True, True, False, False, False]
+    assert "token id -1 is outside the model's vocabulary" in found.problems[4]
+    for wrong in (["a"], [None], [[1.5]], [[1], ["x"]], None):
+        with pytest.raises(ConfigError, match=r"is no list of token ids; give whole numbers|rows = None is of type"):
+            engine.read_ids(wrong)  # type: ignore[arg-type]
+
+
 def test_warm_up_is_for_texts_with_their_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"prompts": {"query": "query : "}, "default_prompt_name": "query"}
     engine = Engine.load(embedder_folder(tmp_path / "model", settings=settings), device="cpu", dtype="fp32")

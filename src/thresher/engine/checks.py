@@ -101,6 +101,17 @@ def check_dimensions(dimensions: Any, width: int) -> int | None:
     return number
 
 
+def check_ids(rows: Any) -> list[list[int]]:
+    """Texts as lists of token ids, of any kind of whole number."""
+    found = []
+    for number, row in enumerate(check_items(rows, name="rows")):
+        try:
+            found.append([operator.index(one) for one in row])
+        except TypeError as error:
+            raise ConfigError(f"row {number}, {shown(row)}, is no list of token ids; give whole numbers") from error
+    return found
+
+
 def check_query(query: Any) -> str:
     """What documents are ranked for."""
     if not isinstance(query, str):

@@ -15,6 +15,7 @@ from thresher.engine.answers import Answers
 from thresher.engine.bar import with_bar
 from thresher.engine.checks import (
     check_dimensions,
+    check_ids,
     check_items,
     check_max_length,
     check_max_tokens,
@@ -30,6 +31,7 @@ from thresher.engine.checks import (
 from thresher.engine.choose import Choice, choose
 from thresher.engine.executor import Executor, made_up_texts
 from thresher.engine.forks import check_process, expect_forks
+from thresher.engine.inputs import tokens_of_ids
 from thresher.engine.predictions import Outputs, Prediction, Ranked, cut_vectors
 from thresher.engine.reads_tokens import ReadsTokens
 from thresher.engine.scales import read_scales
@@ -46,8 +48,7 @@ from thresher.models.manifest import is_run
 from thresher.models.pairs import takes_pairs
 from thresher.models.plan import check_dial, plan_of
 from thresher.text import is_blank
-from thresher.tokenizing.read import NOTHING
-from thresher.tokenizing.tokens import Problem, Tokens
+from thresher.tokenizing.tokens import Tokens
 from thresher.tokenizing.windows import WINDOW
 from thresher.workplace import expanded
 
@@ -270,16 +271,7 @@ class Engine(ReadsTokens):
     def read_ids(self, rows: Sequence[Sequence[int]]) -> Tokens:
         """The same for texts that are tokenized already, with their special tokens; what is too long is cut at its
         end."""
-        ids = [list(row[: self.max_length]) for row in rows]
-        outside = {
-            number: Problem("table", f"token id {wrong[0]} is outside the model's vocabulary")
-            for number, row in enumerate(ids)
-            if (wrong := [one for one in row if not 0 <= one < self.executor.tables.words])
-        }
-        found = Tokens.of([[] if number in outside else row for number, row in enumerate(ids)])
-        found.truncated[:] = [len(row) > self.max_length for row in rows]
-        empty = {number: NOTHING for number, row in enumerate(ids) if not row}
-        return replace(found, problems={**outside, **empty})
+        return tokens_of_ids(check_ids(rows), limit=self.max_length, words=self.executor.tables.words)
 
     def begin(self, tokens: Tokens) -> Group:
         """Launch what was read. On a GPU it computes from now on, and others may be launched meanwhile."""

@@ -1,6 +1,6 @@
 """What both layer loops, on packed CPU batches and on the GPU, ask of texts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from thresher.core.plan import PruningPlan
 from thresher.engine.ragged import Ragged
 from thresher.engine.weights import Weights
 from thresher.errors import ModelError
+from thresher.tokenizing.read import NOTHING
+from thresher.tokenizing.tokens import Problem, Tokens
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,20 @@ class Tables:
         problem = self.problem(ids, types)
         if problem is not None:
             raise ModelError(problem)
+
+
+def tokens_of_ids(rows: list[list[int]], *, limit: int, words: int) -> Tokens:
+    """Texts that are token ids already; what has more than `limit` is cut at its end. words: of the vocabulary."""
+    ids = [row[:limit] for row in rows]
+    outside = {
+        number: Problem("table", f"token id {wrong[0]} is outside the model's vocabulary")
+        for number, row in enumerate(ids)
+        if (wrong := [one for one in row if not 0 <= one < words])
+    }
+    found = Tokens.of([[] if number in outside else row for number, row in enumerate(ids)])
+    found.truncated[:] = [len(row) > limit for row in rows]
+    empty = {number: NOTHING for number, row in enumerate(ids) if not row}
+    return replace(found, problems={**outside, **empty})
 
 
 def protected_rows(ids: Ragged, plan: PruningPlan) -> Tensor:
