@@ -39,6 +39,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+def pytest_collection_finish() -> None:
+    """Whoever imports the package's kernels has imported Triton by now."""
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1":
+        from tests.interpreting import replace_language_once_
+
+        replace_language_once_()
+
+
 @pytest.fixture(autouse=True)
 def device_chosen_anew(request: pytest.FixtureRequest) -> Iterator[None]:
     """accelerate remembers a process's first device; after a test on the GPU, the next one may want another."""
