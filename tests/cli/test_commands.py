@@ -1,5 +1,6 @@
 """eval, explain, doctor and the help pages: for people in colour, for machines as one JSON line."""
 
+import gc
 import json
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from tests.cli import tiny
 from tests.cli.conftest import Stock
+from thresher.cli import LOOK_AFTER
 
 COMMANDS = ("demo", "prune", "eval", "quantize", "explain", "bench", "doctor")
 
@@ -211,6 +213,15 @@ def test_version() -> None:
     import thresher as package
 
     assert tiny.succeeds("--version").out.strip() == package.__version__
+
+
+def test_garbage_is_looked_for_seldom_but_in_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(gc, "set_threshold", told.append)
+    tiny.succeeds("serve --help")
+    assert told == []
+    tiny.succeeds("eval --help")
+    assert told == [LOOK_AFTER]
 
 
 def test_help_shows_the_tables_of_the_configuration_file() -> None:
