@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from thresher.core.heads import Head
 from thresher.engine.answers import Answers
@@ -21,11 +20,11 @@ from thresher.engine.checks import (
     check_prompt,
     check_query,
     check_sizes,
-    check_threads,
     check_top_k,
     check_window,
 )
 from thresher.engine.choose import Choice, choose
+from thresher.engine.cores import set_threads
 from thresher.engine.executor import Executor, made_up_texts
 from thresher.engine.forks import check_process, expect_forks
 from thresher.engine.predictions import Outputs, Prediction, Ranked, cut_vectors
@@ -394,10 +393,3 @@ class Engine(ReadsTokens):
 
     def _other(self, asked: str, instead: str) -> ModelError:
         return ModelError(f"the model's head gives {self.head.means}, which {asked} does not serve; use {instead}")
-
-
-def set_threads(threads: int | None) -> None:
-    """How many threads torch computes with in this process, where that is said."""
-    threads = check_threads(threads)
-    if threads is not None:
-        torch.set_num_threads(threads)
