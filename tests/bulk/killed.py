@@ -71,7 +71,7 @@ def clean(out: Path) -> None:
 
 
 def main(model: str, source: str, out: Path) -> None:
-    # Loading touches no disk, and takes longer than the work: children have their parent's engine.
+    # Loading writes nothing to the disk: children have their parent's engine.
     Engine.load = staticmethod(functools.cache(Engine.load))  # type: ignore[method-assign]
 
     def work() -> None:
