@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,14 +74,12 @@ def test_the_last_thread_out_brings_the_settings_back(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_processes_of_a_search_are_quiet_too(
-    stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_processes_of_a_search_are_quiet_too(stock: Stock, tmp_path: Path) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
-    for name in FOR_CHILDREN:
-        monkeypatch.delenv(name, raising=False)
-    quick = "--max-drop 30% --max-steps 2 --batch-size 8 --precision fp32 --device cpu --max-trials 3 --workers 2"
-    command = f"search {{model}} --train {{rows}} --test {{test}} --out {{out}} {quick}"
-    done = tiny.succeeds(command, model=stock.head, rows=stock.rows, test=stock.test, out=tmp_path / "run")
-    assert not re.search(WORDS, "".join((done.out, done.err, *capfd.readouterr())))
+    words = ["search", str(stock.head), "--train", str(stock.rows), "--test", str(stock.test), "--workers", "2"]
+    quick = "--max-drop 30% --max-steps 2 --batch-size 8 --precision fp32 --device cpu --max-trials 3".split()
+    command = [sys.executable, "-m", "thresher", *words, "--out", str(tmp_path / "run"), *quick]
+    loud = {name: value for name, value in os.environ.items() if name not in FOR_CHILDREN}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=loud)
+    assert not re.search(WORDS, done.stdout + done.stderr)
