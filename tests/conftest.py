@@ -1,10 +1,15 @@
 """What every test needs: no network, no progress bars, few threads, and GPU tests only where there is a GPU."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
 from collections.abc import Iterator
+
+# The libraries and all tests are a million objects that stay. Without this the collector of garbage looks through them
+# again and again, while they are loaded and later.
+gc.disable()
 
 # The Hugging Face libraries read these when they are imported, and subprocesses inherit them.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -37,6 +42,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """All that tests import when they are loaded is there; with the package's kernels, Triton."""
+    gc.enable()
+    gc.freeze()
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1":
+        from tests.interpreting import replace_language_once_
+
+        replace_language_once_()
 
 
 @pytest.fixture(autouse=True)

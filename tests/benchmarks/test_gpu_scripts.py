@@ -17,13 +17,25 @@ from thresher.engine.engine import Engine
 
 CHECKOUT = Path(__file__).parents[2]
 pytest.importorskip("triton")
+START = """
+import runpy, sys
+from pathlib import Path
+from tests.interpreting import replace_language_once_
+
+replace_language_once_()
+sys.argv = sys.argv[1:]
+sys.path[0] = str(Path(sys.argv[0]).parent)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def records(tmp_path: Path, script: str, *words: str) -> list[dict[str, Any]]:
     """In a process of its own, as it is called on a machine with a GPU."""
     out = tmp_path / "rows.jsonl"
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), "TRITON_INTERPRET": "1"}
-    command = [sys.executable, str(CHECKOUT / "benchmarks" / "gpu" / script), "--out", str(out), "--device", "cpu"]
+    paths = os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT)])
+    environment = {**os.environ, "PYTHONPATH": paths, "TRITON_INTERPRET": "1"}
+    file = CHECKOUT / "benchmarks" / "gpu" / script
+    command = [sys.executable, "-c", START, str(file), "--out", str(out), "--device", "cpu"]
     done = subprocess.run([*command, *words], env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
@@ -44,7 +56,7 @@ def test_long_texts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_fp8(tmp_path: Path) -> None:
-    rows = records(tmp_path, "fp8.py", "--tiny")
+    rows = records(tmp_path, "fp8.py", "--tiny", "--rounds", "1")
     assert {row["bench"] for row in rows} >= {"exactness", "product", "engines"}
     assert {(row["engine"], row["dtype"]) for row in rows if row["bench"] == "engines"} == {
         (engine, dtype) for engine in ("thresher-dense", "thresher-pruned") for dtype in ("fp16", "fp8")

@@ -7,6 +7,7 @@ N + 1, from what the first left behind or from nothing; last, one goes on to the
 were, and each one after which the output differs from the uninterrupted one.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from thresher.engine.engine import Engine
 from thresher.jobs.score import score_files
 from thresher.workplace import work_of
 
@@ -69,6 +71,9 @@ def clean(out: Path) -> None:
 
 
 def main(model: str, source: str, out: Path) -> None:
+    # Loading writes nothing to the disk: children have their parent's engine.
+    Engine.load = staticmethod(functools.cache(Engine.load))  # type: ignore[method-assign]
+
     def work() -> None:
         score_files(model, inputs=source, out=out, part_rows=20, device="cpu", dtype="fp32")
 

@@ -34,11 +34,12 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         return stock(replace(job, train=train, task=task), **listeners)
 
     monkeypatch.setattr(prune, "run_job", run_job)
-    monkeypatch.setattr(demo, "RACE", {"rows": 32, "rounds": 1})
+    monkeypatch.setattr(demo, "RACE", {"rows": 8, "rounds": 1})
     monkeypatch.setattr(demo, "SENTENCES", [(text, word) for text, _ in SENTENCES for word in ("negative", "positive")])
 
 
 @needs_packages
+@pytest.mark.slow
 def test_demo_writes_its_summary(short: None, tmp_path: Path) -> None:
     done = tiny.succeeds("demo --out {out} --seed 7 --json", out=tmp_path / "demo")
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text(encoding="utf-8"))

@@ -31,6 +31,7 @@ def launch(words: list[str]) -> tiny.Said:
     return tiny.Said(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the launcher would give each of the two processes a GPU")
 def test_two_processes_learn_what_one_does(stock: Stock, tmp_path: Path) -> None:
     """The same batch in the same four parts, a mean over all of it, and no dropout: only rounding may differ.

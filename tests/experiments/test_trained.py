@@ -52,6 +52,7 @@ def places(tmp_path: Path) -> dict[str, Path]:
     return {"models": tmp_path / "models", "data": tmp_path / "data", "work": tmp_path / "work"}
 
 
+@pytest.mark.slow
 def test_two_runs_share_nothing_but_the_machine(places: dict[str, Path], tmp_path: Path) -> None:
     """Two seeds at a time, each from a dense model of its own; then a table of them."""
     setting = Setting(config(), **places)

@@ -9,6 +9,8 @@ from thresher.tasks.metrics import evaluate
 
 BINARY = TaskSpec("films", "text", None, ("bad", "good"), ("accuracy", "f1"))
 THREE = TaskSpec("nli", "text", None, ("yes", "maybe", "no"), ("accuracy",))
+TOPICS = TaskSpec("topics", "text", None, ("a", "b", "c"), ("micro_f1", "macro_f1"), means="labels")
+ONE_TOPIC = TaskSpec("one", "text", None, ("a",), ("micro_f1", "macro_f1"), means="labels")
 NUMBERS = TaskSpec("stars", "text", None, (), ("pearson", "spearman"))
 
 
@@ -56,6 +58,26 @@ def test_unusable_predictions() -> None:
         evaluate(BINARY, np.zeros((0, 2)), np.zeros(0))
     with pytest.raises(ValueError, match=r"shape \(2, 3\), expected \(2, 2\)"):
         evaluate(BINARY, np.zeros((2, 3)), np.zeros(2))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_accuracy_and_f1_are_those_of_scikit_learn(seed: int) -> None:
+    """To the last bit, also where a class or label is never there or never found."""
+    from sklearn.metrics import accuracy_score, f1_score
+
+    draw = np.random.default_rng(seed)
+    rows, often, asked = int(draw.integers(1, 30)), draw.random(3), {"zero_division": 0.0}
+    labels = (draw.random((rows, 3)) < often).astype(int)
+    logits = draw.normal(size=(rows, 3)) + 3 * (draw.random(3) - 0.5)
+    found = evaluate(TOPICS, logits, labels)
+    assert found["micro_f1"] == f1_score(labels, logits > 0, average="micro", **asked)
+    assert found["macro_f1"] == f1_score(labels, logits > 0, average="macro", **asked)
+    found = evaluate(ONE_TOPIC, logits[:, :1], labels[:, :1])
+    assert found["micro_f1"] == found["macro_f1"] == f1_score(labels[:, 0], logits[:, 0] > 0, **asked)
+    found = evaluate(BINARY, logits[:, :2], labels[:, 0])
+    predicted = logits[:, :2].argmax(axis=1)
+    assert found["accuracy"] == accuracy_score(labels[:, 0], predicted)
+    assert found["f1"] == f1_score(labels[:, 0], predicted, **asked)
 
 
 @settings(max_examples=30, deadline=None)

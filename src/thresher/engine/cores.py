@@ -15,6 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from thresher.engine.checks import check_threads
 from thresher.engine.forks import OneAtATime
 from thresher.engine.ragged import Ragged
 
@@ -34,6 +35,13 @@ class Share:
     ids: Ragged
     rows: Tensor
     numbers: Tensor
+
+
+def set_threads(threads: int | None) -> None:
+    """How many threads torch computes with in this process, where that is said."""
+    threads = check_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
 
 
 def budget_of(cores: int) -> int:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from thresher.core.heads import Head
 from thresher.engine.answers import Answers
@@ -23,12 +22,12 @@ from thresher.engine.checks import (
     check_query,
     check_scores,
     check_sizes,
-    check_threads,
     check_top_k,
     check_window,
     other_head,
 )
 from thresher.engine.choose import Choice, choose
+from thresher.engine.cores import set_threads
 from thresher.engine.executor import Executor, made_up_texts
 from thresher.engine.forks import check_process, expect_forks
 from thresher.engine.inputs import tokens_of_ids
@@ -383,10 +382,3 @@ class Engine(ReadsTokens):
         if read_ahead or (count_of(items) or 0) >= MANY_TEXTS:
             self._stream.tokenizing.start()
         return self._stream(check_items(items), max_tokens=max_tokens, window=window, ahead=read_ahead)
-
-
-def set_threads(threads: int | None) -> None:
-    """How many threads torch computes with in this process, where that is said."""
-    threads = check_threads(threads)
-    if threads is not None:
-        torch.set_num_threads(threads)

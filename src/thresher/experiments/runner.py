@@ -74,24 +74,20 @@ def run(
         experiment.check(setting)
     about = provenance(device=device, seed=None) | {"command": command}
     measure = _recording(experiment, folder, missing, about=about, keep=keep)
-    measured, trying, alone = 0, missing, parallel == 1
-    failed: list[Key] = []
+    measured, trying, failed, alone = 0, missing, list[Key](), parallel == 1
     for places in [parallel] if alone else [parallel, max(1, parallel // FEWER)]:
         setting = replace(setting, places=Places(places), stopping=threading.Event())
         if setting.over():
             break
         failed = []
-        with interruptions(at_once=alone) as interrupted:
-            one = functools.partial(measure, setting)
-            each = _one_by_one(one, trying) if alone else _in_threads(one, trying, setting, interrupted)
-            with closing(each):
-                for key, row in each:
-                    if isinstance(row, Exception):
-                        failed.append(key)
-                        on_failure(key, row)
-                    elif row is not None:
-                        measured += 1
-                        on_row(key, row)
+        with closing(_each(functools.partial(measure, setting), trying, setting, alone=alone)) as each:
+            for key, row in each:
+                if isinstance(row, Exception):
+                    failed.append(key)
+                    on_failure(key, row)
+                elif row is not None:
+                    measured += 1
+                    on_row(key, row)
         trying = failed
     join(experiment, folder, setting.config)
     return Progress(measured, len(done) + measured, len(missing) - measured, len(failed))
@@ -139,6 +135,14 @@ def chosen_keys(keys: Sequence[Key], only: Mapping[str, Sequence[str]]) -> list[
                 f"--only {name}={','.join(unknown)}: no row has it; there are: {', '.join(sorted(known))}"
             )
     return [key for key in keys if all(str(key.get(name)) in values for name, values in only.items())]
+
+
+def _each(measure: Callable[[Key], Measured], keys: Sequence[Key], setting: Setting, *, alone: bool) -> Each:
+    """What is measured for every key, as it comes: of one at a time, or of as many as there are places."""
+    with interruptions(at_once=alone) as interrupted:
+        each = _one_by_one(measure, keys) if alone else _in_threads(measure, keys, setting, interrupted)
+        with closing(each):
+            yield from each
 
 
 def _one_by_one(measure: Callable[[Key], Measured], keys: Sequence[Key]) -> Each:
