@@ -162,6 +162,6 @@ def test_a_race_that_takes_too_long_says_what_it_left_out(
     short = tiny.succeeds(call.replace("--no-memory", "--seconds 0.0001"), runs=runs, dir=folder).json()
     peaks = {(row["engine"], row["dtype"]): row["peak_mib"] for row in short["rows"]}
     assert peaks.pop(("hugging face", "fp32")) == 7.0 and set(peaks.values()) == {None}
-    assert short["limited"][-1] == "peak memory of 1 rows"
+    assert short["limited"][-1] == "peak memory of 1 row"
     refused = tiny.thresher(f"{call} --seconds 0", runs=runs, dir=folder)
     assert refused.code == 2 and "seconds = 0 must be above 0" in refused.err
