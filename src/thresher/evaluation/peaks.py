@@ -29,10 +29,11 @@ def to_measure(rows: Sequence[dict[str, Any]], contenders: Sequence[Contender], 
 def add_peaks_(
     chosen: Sequence[Pair], texts: Sequence[Row], batch_size: int, *, clock: Clock, on_step: Callable[[], None]
 ) -> list[Missing]:
-    """Each row's peak, into the row, until the clock is over; what could not be measured is missing."""
+    """Each row's peak, into the row, until the clock is over, but the first in any case; what could not be measured is
+    missing."""
     missing = []
-    for row, contender in chosen:
-        if clock.over():
+    for number, (row, contender) in enumerate(chosen):
+        if number and clock.over():
             break
         try:
             row |= asdict(peak_memory(contender.spec, texts, batch_size))
