@@ -155,6 +155,19 @@ def test_fewer_shares_of_more_cores_where_more_would_be_uneven() -> None:
     assert [len(share) for share in dealt([40, 40, 40, 40, 40, 40], 4)] == [3, 3], "two of four would have 80 tokens"
 
 
+@pytest.mark.parametrize(("texts", "length", "cores", "shares"), [(7, 600, 8, 4), (15, 1092, 16, 8), (5, 700, 6, 3)])
+def test_no_share_is_empty(texts: int, length: int, cores: int, shares: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of long texts that are fewer than the cores, all but one share would be even enough."""
+    monkeypatch.setattr("thresher.engine.cores.FEWEST", 512)
+    found = dealt([length] * texts, cores)
+    assert len(found) == shares and all(found)
+
+
+def test_long_texts_that_are_fewer_than_the_cores_are_computed(executor: PackedExecutor) -> None:
+    torch.set_num_threads(8)
+    assert executor.compute(texts_of(*[30] * 7)).kept.shape[0] == 7
+
+
 def test_what_fails_in_a_share_is_raised() -> None:
     def fail(part: int) -> None:
         raise ValueError(f"part {part}")

@@ -17,7 +17,7 @@ from tests.engine.test_cuda_executor import (  # (a fixture, used by every test)
     needs_triton,  # noqa: F401
     texts,
 )
-from tests.models.families import LAYERS, SOME, prune_with_, tiny_model
+from tests.models.families import LAYERS, SEPARATOR, SOME, prune_with_, tiny_model
 from thresher.errors import ModelError
 
 ROOM = {"max_position_embeddings": 8192}
@@ -145,3 +145,17 @@ def test_a_norm_that_is_missing_elsewhere_is_refused() -> None:
     model.base_model.layers[1].attn_norm = torch.nn.Identity()
     with pytest.raises(ModelError, match="a norm is missing but the very first one of pre-norm layers; use device"):
         executor(model, "sync")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_text_that_loses_all_its_tokens_is_refused_as_on_the_cpu(mode: str) -> None:
+    """A head that reads every token need not protect first ones, and a text may have no separator."""
+    model = tiny_model("bert", means="tags")
+    prune_with_(model, (5.0,) * LAYERS, protect=("separators",), separator_id=SEPARATOR)
+    bare, other = [11, 12, 13], [21, 22, SEPARATOR]
+    engine = executor(model, mode)
+    with pytest.raises(ModelError, match=r"a text lost all its tokens, of which protect = \['separators'\] names none"):
+        engine.compute([bare, other])
+    with pytest.raises(ValueError, match="lost all its tokens"):
+        expected_of(model, [bare, other])
+    assert_same(engine.compute([other]), expected_of(model, [other]))

@@ -68,6 +68,13 @@ SCENES = {
         assert exit_code_of(child) == 0
         assert len(list(stream)) == 9
         """,
+    "so does one of tags": """
+        tagger = Engine.from_model(tiny_model("bert", means="tags"), tokenizer(), device="cpu", dtype="fp32")
+        stream = tagger.tag_stream(["film"] * 1500)
+        next(stream)
+        assert exit_code_of(child) == 0
+        assert len(list(stream)) == 1499
+        """,
     # The last: its thread never lets go.
     "a thread that tokenizes at the fork keeps nobody out of the child": """
         engine._stream.tokenizing._tokenizing.__enter__()

@@ -7,9 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.engine.makers import cpu, engine_with
+from tests.models.families import LAYERS, SEPARATOR, prune_with_, tiny_model
 from thresher.core.gates import protected_tokens
 from thresher.core.plan import PruningPlan
 from thresher.engine import inputs
+from thresher.engine.executor import made_up_texts
 from thresher.engine.inputs import protected_rows
 from thresher.engine.ragged import Ragged
 
@@ -49,3 +52,13 @@ def test_the_rule_is_asked_once_for_all_texts(protect: tuple[str, ...], monkeypa
     texts = Ragged.pack([torch.tensor([2, 5, 3, 6, 3])] * 1000)
     protected_rows(texts, PruningPlan((1.0,), protect=protect, separator_id=3))
     assert len(asked) <= 1
+
+
+def test_made_up_texts_are_computed_where_separators_alone_stay() -> None:
+    """As texts do, they end with one: a server warms up with them, and could not start."""
+    model = tiny_model("bert", means="tags")
+    prune_with_(model, (5.0,) * LAYERS, protect=("separators",), separator_id=SEPARATOR)
+    executor = engine_with(model, cpu())
+    for batch in made_up_texts(executor, [(3, 16), (2, 1)]):
+        assert executor.compute(batch).kept.min() >= 1
+        executor.warm_up([batch])

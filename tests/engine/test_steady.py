@@ -184,7 +184,7 @@ def test_many_sizes_on_a_gpu_capture_nothing_after_the_warm_up() -> None:
     model = pruned("bert")
     engine = steady(model, device="cuda")
     for size in engine.typical_sizes(64)[-8:]:
-        engine.warm_up(made_up_texts(engine.tables, [size]))
+        engine.warm_up(made_up_texts(engine, [size]))
     draw, graphs = random.Random(0), engine.describe()["graphs"]
     for _ in range(40):
         ids = texts(model, tuple(draw.randint(1, 60) for _ in range(draw.randint(1, 8))))

@@ -8,6 +8,7 @@ import pytest
 
 from tests.serving.conftest import Alone
 from tests.serving.fakes import SECONDS_A_TOKEN, Clock, drain, job_of, server
+from thresher.core.plan import PruningPlan
 from thresher.engine.cuda.ladder import rung_below
 from thresher.engine.executor import AnySize
 from thresher.engine.inputs import Tables
@@ -22,6 +23,7 @@ class Slow:
     """An executor that takes a second to prepare for a size."""
 
     in_flight, stalls, tables = 3, 0, Tables(positions=64, words=100, types=None)
+    plan = PruningPlan.dense(1)
 
     def __init__(self, clock: Clock, sizes: list[tuple[int, int]]) -> None:
         self.clock, self.sizes, self.ready, self.caught_up = clock, sizes, list[int](), 0

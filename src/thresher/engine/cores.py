@@ -64,7 +64,7 @@ def dealt(lengths: Sequence[int], cores: int) -> list[list[int]]:
             least = loads.index(min(loads))
             loads[least] += length
             chosen[least].append(text)
-        if max(loads) * count <= UNEVEN * tokens:
+        if all(chosen) and max(loads) * count <= UNEVEN * tokens:  # long texts may be one fewer than many shares
             return chosen
     return []
 

@@ -258,7 +258,7 @@ class Engine(ReadsTokens):
         else:
             tokens = self._stream.tokens(list(self.prompted(items)))
         numbers = batches_of(tokens, self.executor.token_budget, by_length=self.executor.by_length)
-        made_up = made_up_texts(self.executor.tables, check_sizes(sizes))
+        made_up = made_up_texts(self.executor, check_sizes(sizes))
         self.executor.warm_up([*(tokens.take(each) for each in numbers), *made_up])
 
     def read(self, items: Sequence[Item], *, prompt: str | None = None, prompt_name: str | None = None) -> Tokens:

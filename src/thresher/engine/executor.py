@@ -135,13 +135,15 @@ def batch_of(input_ids: Ids, token_types: Types = None) -> Tokens:
     return tokens
 
 
-def made_up_texts(tables: Tables, sizes: Sequence[tuple[int, int]]) -> list[Tokens]:
+def made_up_texts(executor: Executor, sizes: Sequence[tuple[int, int]]) -> list[Tokens]:
     """Batches of these sizes, (texts, tokens of each), to warm up with: any ids do, but texts of one word would keep
-    all of their tokens, or none."""
-    found, drawn = [], np.random.default_rng(0)
+    all of their tokens, or none. They end as texts do, with the separator, where that is what stays of a text."""
+    found, drawn, tables = [], np.random.default_rng(0), executor.tables
     for texts, length in sizes:
         length = min(length, tables.positions)
         ids = drawn.integers(0, tables.words, texts * length, np.int32)
+        if executor.plan.separator_id is not None:
+            ids[length - 1 :: length] = executor.plan.separator_id
         starts = np.arange(texts + 1, dtype=np.int64) * length
         found.append(Tokens(ids, None, starts, np.zeros(texts, np.bool_)))
     return found

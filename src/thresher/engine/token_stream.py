@@ -1,11 +1,13 @@
 """Texts in windows through an executor: the outputs of every token, some texts at a time."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from thresher.engine.forks import check_stream
 from thresher.engine.of_tokens import Computed
 from thresher.engine.stream import TextStream, covered
 from thresher.engine.windows import characters_of, count_of
@@ -32,10 +34,11 @@ class TokenStream:
         The next of a list are cut into windows while these are computed; of a generator, `window` are read and answered
         before the next is asked for.
         """
-        size = window or self._stream.executor.window // SHARE
+        process, size = os.getpid(), window or self._stream.executor.window // SHARE
         ahead = (count_of(items) or 0) > size
         for piece, windows in _prepared(_pieces(items, size), lambda one: self.windows(one, make), ahead=ahead):
             yield piece, self.computed(windows, max_tokens=max_tokens)
+            check_stream(process)
 
     def windows(self, items: Sequence[Any], make: MakeWindows) -> Windows:
         return make(self._stream.tokenizing.reader, items)

@@ -84,7 +84,7 @@ class Computing:
         for executor, size in work:
             if clock() - began >= seconds:
                 break
-            executor.warm_up(made_up_texts(executor.tables, [size]))
+            executor.warm_up(made_up_texts(executor, [size]))
             facts |= {"ready": facts["ready"] + 1, "seconds": round(clock() - began, 1)}
             if facts["ready"] % SAID_EVERY == 0 or facts["ready"] == len(work):
                 log.info("warm-up", extra={"facts": {"run": self._path, **facts}})
@@ -95,7 +95,7 @@ class Computing:
     def seconds_per_token(self) -> float:
         """Measured with made-up texts, after a first batch that does not count."""
         executor = self.engine.executor
-        (tokens,) = made_up_texts(executor.tables, executor.typical_sizes(self.engine.max_length)[:1])
+        (tokens,) = made_up_texts(executor, executor.typical_sizes(self.engine.max_length)[:1])
         executor.warm_up([tokens])
         began = time.perf_counter()
         executor.compute(tokens)

@@ -56,7 +56,6 @@ class Method:
     searches: int = 1  # that `meet` makes for it
     learns: ClassVar[bool] = False  # in a soft stage; without one, its steps go to the hard stage
     prunes: ClassVar[bool] = True
-    distills: ClassVar[bool] = True  # from the dense teacher
     recordable: ClassVar[bool] = True  # the hard stage's steps differ in nothing but tensors
     long_finish: ClassVar[bool] = False  # worth saving the state before it
 

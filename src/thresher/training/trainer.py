@@ -191,7 +191,7 @@ class Trainer:
         method, config, steps = self.method, self.config, self._hard_steps
         self.gates.set_mode("hard")
         self._meet_target()
-        teacher = self.teacher.model() if config.distill_hidden > 0 and method.distills else None
+        teacher = self.teacher.model() if config.distill_hidden > 0 else None
 
         def hold_target(step: int, flops: float | None, kept: list[float]) -> None:
             method.after_hard_step(step, steps=steps, flops=flops, kept=kept)
@@ -332,7 +332,7 @@ class Trainer:
     def _predict_teacher(self) -> Tensor:
         """(rows, outputs) logits of the dense teacher on the training rows, and then on those without labels beside
         them: once, not once an epoch."""
-        distils = (self.config.distill > 0 or bool(self.rows.more.rows)) and self.method.distills
+        distils = self.config.distill > 0 or bool(self.rows.more.rows)
         if self.labelled and not (distils and self._hard_steps > 0):
             return torch.empty(0)
         self.progress.begin("teacher", total=1)

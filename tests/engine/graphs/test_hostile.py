@@ -54,6 +54,21 @@ def test_padding_may_stand_anywhere(family: str, reads: str | None, form: str) -
         np.testing.assert_allclose(found, expected.outputs.numpy(), **TOLERANCE)
 
 
+@pytest.mark.parametrize("family", ["bert", "deberta-v2", "modernbert"])
+def test_padding_may_stand_anywhere_beside_idle_rows(family: str) -> None:
+    """These are copies of the first token: padding that came in their place could be of no vocabulary, and stands in
+    front of all positions."""
+    model = gated(family, score="value")
+    inputs = ragged(model)
+    expected = expected_of(model, inputs)
+    session = opened(graph_of(model, kept=True, one=True, step=8))
+    for texts in (flush_right(inputs), moved(inputs, left=3), moved(inputs, left=1, gap=True)):
+        texts["input_ids"][texts["attention_mask"] == 0] = VOCABULARY
+        found, kept = answer(session, texts, "logits", "kept")
+        assert kept.tolist() == expected.kept.tolist()
+        np.testing.assert_allclose(found, expected.outputs.numpy(), **TOLERANCE)
+
+
 def test_the_states_of_left_padded_tokens_are_in_their_places() -> None:
     model = gated("bert", reads="mean")
     inputs = ragged(model)

@@ -287,6 +287,11 @@ class CudaExecutor:
         bounds = [0, *self.plan.pruning_layers, self.plan.alone]
         for found, (start, stop) in zip(lengths, pairwise(bounds), strict=True):
             kept[:, start:stop] = found[:, None]
+        if not kept.all():  # the states that they leave behind would pass for an answer
+            raise ModelError(
+                f"a text lost all its tokens, of which protect = {list(self.plan.protect)} names none; retrain with "
+                "protect = first"
+            )
         rows = int(batch.lengths.sum()) if self.plan.reads == "tokens" else texts
         return Output(outputs=torch.from_numpy(outputs[:rows].copy()), kept=torch.from_numpy(kept))
 

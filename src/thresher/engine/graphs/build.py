@@ -143,8 +143,9 @@ def _inputs(graph: Graph, weights: Weights, plan: PruningPlan, form: Form) -> In
     rule = f"every_text_needs_1_to_{weights.positions}_tokens_beside_padding"
     wrong = graph.node("Or", empty, long)
     chosen = _refuse(graph, true_places(graph, mask), wrong, name=rule)
-    if form.step > 1:
-        chosen = filled(graph, chosen, form.step)
+    if form.step > 1:  # the first token's place is not the first one where padding stands before it
+        rows_of_text = filled(graph, _all_rows(graph, graph.node("Shape", chosen)), form.step)
+        chosen = graph.node("Gather", chosen, rows_of_text, axis=0)
     total = graph.node("Shape", chosen)
 
     def packed(values: str) -> str:
