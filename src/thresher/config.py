@@ -57,6 +57,13 @@ class PruneConfig(Settings):
     collapse_last: bool = setting(
         True, "let the last layer keep only protected tokens; lossless for heads that read the first token"
     )
+    rejoin: int = setting(
+        0,
+        "layers at the end that dropped tokens take part in again, with the states that they left behind; for heads "
+        "that read every token, or their mean, which have 2 unless told otherwise",
+        low=0,
+        high=1000,
+    )
     separator_id: int | None = setting(
         None, "token id of the separator; needed to protect separators or the first segment", low=0, high=2**31 - 1
     )

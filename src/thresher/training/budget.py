@@ -32,10 +32,11 @@ def check_reachable(
     target: float,
     *,
     protected: Tensor | int = 1,
+    rejoin: int = 0,
     way_out: str = "let every layer prune with [prune] ramp = 'plain' in a --config file",
 ) -> None:
     """Refuse, before any training, a target that no scaling of these thresholds reaches."""
-    lowest = lowest_flops(shape, lengths, thresholds, protected=protected)
+    lowest = lowest_flops(shape, lengths, thresholds, protected=protected, rejoin=rejoin)
     if target < lowest:
         hint = "" if thresholds[0] > 0 else f", or {way_out}"
         left = "one token" if int(torch.as_tensor(protected).max()) == 1 else "the protected tokens"

@@ -50,9 +50,14 @@ class FallingShares:
     def apply(self, factor: float) -> None:
         """What was tried before comes back with the thresholds that were found then."""
         if factor not in self._tried:
-            layers, collapse_last = len(self._gates.thresholds), self._gates.config.collapse_last
+            config = self._gates.config
             shares = falling_shares(
-                self._centre / factor, self._width, layers=layers, collapse_last=collapse_last, floor=self._floor
+                self._centre / factor,
+                self._width,
+                layers=len(self._gates.thresholds),
+                collapse_last=config.collapse_last,
+                floor=self._floor,
+                rejoin=config.rejoin,
             )
             self._tried[factor] = ByQuantile(shares)
         self.fitted = self._gates.rule = self._tried[factor]

@@ -287,6 +287,7 @@ class CudaExecutor:
         bounds = [0, *self.plan.pruning_layers, self.plan.alone]
         for found, (start, stop) in zip(lengths, pairwise(bounds), strict=True):
             kept[:, start:stop] = found[:, None]
+        kept[:, self.plan.whole_from :] = lengths[0][:, None]
         rows = int(batch.lengths.sum()) if self.plan.reads == "tokens" else texts
         return Output(outputs=torch.from_numpy(outputs[:rows].copy()), kept=torch.from_numpy(kept))
 
