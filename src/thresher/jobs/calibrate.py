@@ -139,12 +139,13 @@ def _fitted(
     from thresher.evaluation.training_free import check_reachable
     from thresher.jobs.training import prune_config
     from thresher.models.attach import encoder_shape, gates_of, prune_
-    from thresher.models.heads import head_of
 
     (network, tokenizer), (fitting, judging) = model, parts
     encoded = [encoded_inputs(network, tokenizer, part, max_length=request.max_length) for part in parts]
-    check_reachable(encoder_shape(network), [len(row.input_ids) for row in encoded[0].rows], goal)
-    prune_(network, prune_config({"score": "value"}, tokenizer, head_of(network)))
+    config = prune_config({"score": "value"}, tokenizer, network)
+    lengths = [len(row.input_ids) for row in encoded[0].rows]
+    check_reachable(encoder_shape(network), lengths, goal, rejoin=config.rejoin)
+    prune_(network, config)
     engine = Engine.from_model(network, tokenizer, device="cpu")
     dtype = str(engine.describe()["dtype"])
     note(f"{len(fitting)} texts to fit, {len(judging)} others to judge; {dtype}: {engine.why}")

@@ -37,20 +37,19 @@ _HOOKS_NAME = "_thresher_hooks"
 
 def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
     """Add gates with ramp thresholds to a classifier or an embedder, in place. It then prunes in mode "hard"."""
-    family, head = family_of(model), head_of(model)
-    config = config or PruneConfig(collapse_last=head.collapses)
+    family, head, base = family_of(model), head_of(model), _base(model)
+    layers = family.layer_passes(base)
+    config = config or PruneConfig(collapse_last=head.collapses, rejoin=head.rejoin(layers))
     if config.collapse_last and not head.collapses:
         raise ConfigError(
             f"collapse_last leaves the head nothing to read: it reads {head.reads}; set collapse_last = false"
         )
-    base = _base(model)
+    _check_rejoin(config.rejoin, head, layers)
     _check_windows(family.specs(base), config.score_queries)
     if hasattr(base, GATES_NAME):
         raise ModelError("the model already has gates; call thresher.unprune_(model) first")
     if getattr(model, "is_gradient_checkpointing", False):
         raise ModelError("gradient checkpointing is not supported; call model.gradient_checkpointing_disable() first")
-    layers = family.layer_passes(base)
-    _check_rejoin(config.rejoin, head, layers)
     thresholds = ramp(
         config.ramp,
         layers=layers,

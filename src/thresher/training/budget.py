@@ -39,6 +39,7 @@ def check_reachable(
     lowest = lowest_flops(shape, lengths, thresholds, protected=protected, rejoin=rejoin)
     if target < lowest:
         hint = "" if thresholds[0] > 0 else f", or {way_out}"
+        hint += f", or set rejoin = {rejoin - 1}, so that fewer layers have all tokens" if rejoin else ""
         left = "one token" if int(torch.as_tensor(protected).max()) == 1 else "the protected tokens"
         raise ConfigError(
             f"target_flops = {target} cannot be reached: even dropping all but {left} in every pruning layer leaves "

@@ -28,11 +28,11 @@ class ByQuantile(Rule):
         return hard_keep(scores, threshold, alive=alive, protected=protected)
 
     def thresholds(self) -> list[float]:
-        """Of each layer, the mean over the batches; 0 where nothing is dropped."""
+        """Of each layer, the mean over the batches; 0 where nothing is dropped, and where nobody asked."""
         found = []
         for seen in self._seen:
-            mean = sum(value * count for value, count in seen) / sum(count for _, count in seen)
-            found.append(max(0.0, mean))
+            total = sum(value * count for value, count in seen)
+            found.append(max(0.0, total / max(1, sum(count for _, count in seen))))
         return found
 
     def to_dict(self) -> dict[str, Any]:
