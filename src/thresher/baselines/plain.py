@@ -23,7 +23,7 @@ class Manual(Thresholds):
                 layers=layers,
                 final=config.final_threshold,
                 collapse_last=config.collapse_last,
-                rejoin=config.rejoin,
+                rejoin=config.rejoined,
             )
         )
         super().begin()

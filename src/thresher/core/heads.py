@@ -67,11 +67,6 @@ class Head:
         """Whether dropped tokens are read, by the states they leave behind."""
         return self.reads != "first"
 
-    def rejoin(self, layers: int) -> int:
-        """Layers at the end that dropped tokens take part in again unless a user says otherwise: two where there are
-        six or more, for heads that read them."""
-        return min(2, layers // 3) if self.restores else 0
-
     @property
     def protects(self) -> tuple[str, ...]:
         """Groups of tokens that stay unless a user says otherwise: a query, or a question, is read to the end."""

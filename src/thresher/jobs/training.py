@@ -175,11 +175,10 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
 
 def prune_config(settings: dict[str, Any], tokenizer: Any, model: Any) -> PruneConfig:
     """Add what the model's head needs, and the separator's id when a protected group needs it."""
-    from thresher.models.attach import encoder_shape
     from thresher.models.defaults import prune_defaults, separator_of
     from thresher.models.heads import head_of
 
-    settings = {**prune_defaults(head_of(model), tokenizer, layers=encoder_shape(model).layers), **settings}
+    settings = {**prune_defaults(head_of(model), tokenizer), **settings}
     if "separator_id" in settings or not {"separators", "first_segment"} & set(settings.get("protect", ())):
         return PruneConfig.from_dict(settings)
     return PruneConfig.from_dict({**settings, "separator_id": separator_of(tokenizer)})

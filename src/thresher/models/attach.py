@@ -39,12 +39,12 @@ def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
     """Add gates with ramp thresholds to a classifier or an embedder, in place. It then prunes in mode "hard"."""
     family, head, base = family_of(model), head_of(model), _base(model)
     layers = family.layer_passes(base)
-    config = config or PruneConfig(collapse_last=head.collapses, rejoin=head.rejoin(layers))
+    config = config or PruneConfig(collapse_last=head.collapses)
     if config.collapse_last and not head.collapses:
         raise ConfigError(
             f"collapse_last leaves the head nothing to read: it reads {head.reads}; set collapse_last = false"
         )
-    _check_rejoin(config.rejoin, head, layers)
+    _check_rejoin(config.rejoined, head, layers)
     _check_windows(family.specs(base), config.score_queries)
     if hasattr(base, GATES_NAME):
         raise ModelError("the model already has gates; call thresher.unprune_(model) first")
@@ -55,7 +55,7 @@ def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
         layers=layers,
         final=config.final_threshold,
         collapse_last=config.collapse_last,
-        rejoin=config.rejoin,
+        rejoin=config.rejoined,
     )
     gates = Gates(config, thresholds, restores=head.restores).to(next(model.parameters()).device)
     base.add_module(GATES_NAME, gates)

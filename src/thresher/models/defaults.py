@@ -10,11 +10,11 @@ from thresher.models.registry import family_of
 from thresher.models.stored import Stored, keep_stored_
 
 
-def prune_defaults(head: Head, tokenizer: Any, *, layers: int) -> dict[str, Any]:
+def prune_defaults(head: Head, tokenizer: Any) -> dict[str, Any]:
     """Settings of PruneConfig that a head needs: those that differ from a classifier's.
 
     A reranker keeps its query, and question answering its question, which end at the tokenizer's separator. A head that
-    reads more than the first token needs the others in the last layer too, dropped ones among them.
+    reads more than the first token needs the others in the last layer too.
     """
     found: dict[str, Any] = {}
     if head.protects != Head().protects:
@@ -22,7 +22,7 @@ def prune_defaults(head: Head, tokenizer: Any, *, layers: int) -> dict[str, Any]
         if {"separators", "first_segment"} & set(head.protects):
             found["separator_id"] = separator_of(tokenizer)
     if not head.collapses:
-        found |= {"collapse_last": False, "rejoin": head.rejoin(layers)}
+        found["collapse_last"] = False
     return found
 
 

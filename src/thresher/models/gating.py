@@ -21,7 +21,7 @@ from thresher.core.scores import (
     value_scores,
 )
 from thresher.errors import ConfigError, ModelError
-from thresher.methods import score_of
+from thresher.methods import rejoin_of, score_of
 from thresher.models.rounding import Products, Rounding, plain_products
 from thresher.models.rules import Rule
 from thresher.models.slots import Behind, Slots, gathered
@@ -99,8 +99,9 @@ class Gates(nn.Module):
     def __init__(self, config: PruneConfig, thresholds: Sequence[float], *, restores: bool = False) -> None:
         """`restores`: the head reads dropped tokens, too, by the states they leave behind."""
         super().__init__()
-        self.score_is_open = config.score == AUTO
-        self.config = replace(config, score=UNTRAINED_SCORE) if self.score_is_open else config
+        self.given = config  # as it was, with what a method settles
+        score = UNTRAINED_SCORE if config.score == AUTO else config.score
+        self.config = replace(config, score=score, rejoin=config.rejoin or 0)
         self.restores = restores
         self.thresholds = nn.Parameter(torch.tensor(list(thresholds), dtype=torch.float32), requires_grad=False)
         self.register_module("rule", None)
@@ -117,11 +118,17 @@ class Gates(nn.Module):
         self.running = False
         self.about: dict[str, Any] = {}  # what training knows of the model (task, recipe); saved with it
 
-    def settle_score(self, method: str) -> None:
-        """Judge by the method's own score, where none was chosen: whoever trains with it says so first."""
-        if self.score_is_open:
+    def settle(self, method: str) -> None:
+        """Take the method's own score and layers to rejoin, where none were chosen: whoever trains with it says so
+        first, and the first one decides."""
+        layers = len(self.thresholds)
+        if self.given.score == AUTO:
             self.config = replace(self.config, score=score_of(method))
-            self.score_is_open = False
+        if self.given.rejoin is None:
+            self.config = replace(self.config, rejoin=rejoin_of(method, restores=self.restores, layers=layers))
+        self.given = self.config
+        with torch.no_grad():
+            self.thresholds[layers - self.config.rejoined :] = 0.0  # nothing is dropped there
 
     def set_mode(self, mode: str, *, soft_mask: str | None = None) -> None:
         if mode not in MODES:
@@ -207,7 +214,7 @@ class Gates(nn.Module):
         self.trace = Trace(
             protected=protected,
             alive=[alive],
-            whole_from=len(self.thresholds) - self.config.rejoin,
+            whole_from=len(self.thresholds) - self.config.rejoined,
             input_ids=input_ids,
             position_ids=position_ids,
             slots=slots,

@@ -57,7 +57,7 @@ class FallingShares:
                 layers=len(self._gates.thresholds),
                 collapse_last=config.collapse_last,
                 floor=self._floor,
-                rejoin=config.rejoin,
+                rejoin=config.rejoined,
             )
             self._tried[factor] = ByQuantile(shares)
         self.fitted = self._gates.rule = self._tried[factor]

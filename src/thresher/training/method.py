@@ -87,7 +87,7 @@ class Method:
         """Refuse a target that cannot be reached by dropping in the layers where `pruning` is positive."""
         run = self.run
         if self.target is not None:
-            words |= {"protected": run.protected, "rejoin": self.gates.config.rejoin}
+            words |= {"protected": run.protected, "rejoin": self.gates.config.rejoined}
             check_reachable(run.shape, run.lengths, pruning, self.target, **words)
 
     def meet(self, target: float) -> float:

@@ -143,7 +143,11 @@ def first_trial(
         progress.note(text)
     run = trainer.method.run
     lowest = lowest_flops(
-        run.shape, run.lengths, [1.0] * run.shape.layers, protected=run.protected, rejoin=gates_of(model).config.rejoin
+        run.shape,
+        run.lengths,
+        [1.0] * run.shape.layers,
+        protected=run.protected,
+        rejoin=gates_of(model).config.rejoined,
     )
     seconds = trainer.fit().seconds
     dense = trainer.dense_weights()
