@@ -60,8 +60,8 @@ class PruneConfig(Settings):
     rejoin: int | None = setting(
         None,
         "layers at the end that dropped tokens take part in again, with the states that they left behind, for heads "
-        "that read every token, or their mean; nothing means the method's own: 2 for thresher, a third of less than "
-        "six layers, and 0 for all others",
+        "that read every token, or their mean; nothing means 2 for method thresher and embeddings that are a mean (a "
+        "third of less than six layers), and 0 for all others",
         low=0,
         high=1000,
     )

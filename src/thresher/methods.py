@@ -13,7 +13,7 @@ class Entry:
 
     `score` is what it judges tokens by unless told otherwise: rivals as published, ours by what was found best. One
     that `learns`, in a soft stage, can do so at the price lambda; the others need a target. One that
-    `rejoins` lets dropped tokens take part again in the last layers, for heads that read them.
+    `rejoins` lets dropped tokens take part again in the last layers, for heads that gain by it.
     """
 
     home: str
@@ -43,10 +43,10 @@ def score_of(method: str) -> str:
     return TABLE[method].score
 
 
-def rejoin_of(method: str, *, restores: bool, layers: int) -> int:
-    """Layers at the end that dropped tokens take part in again unless told otherwise. `restores`: the head reads them;
-    `layers`: of the model, of which few leave room for one such layer, or none."""
-    return min(2, layers // 3) if restores and TABLE[method].rejoins else 0
+def rejoin_of(method: str, *, layers: int) -> int:
+    """Layers at the end that dropped tokens take part in again unless told otherwise, for heads that gain by it.
+    `layers`: of the model; few leave room for one such layer, or none."""
+    return min(2, layers // 3) if TABLE[method].rejoins else 0
 
 
 def with_methods_today(saved: Mapping[str, Any], *names: str) -> dict[str, Any]:

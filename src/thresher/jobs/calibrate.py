@@ -146,7 +146,7 @@ def _fitted(
     (network, tokenizer), (fitting, judging) = model, parts
     encoded = [encoded_inputs(network, tokenizer, part, max_length=request.max_length) for part in parts]
     shape, lengths = encoder_shape(network), [len(row.input_ids) for row in encoded[0].rows]
-    rejoin = rejoin_of(METHOD, restores=head_of(network).restores, layers=shape.layers)
+    rejoin = rejoin_of(METHOD, layers=shape.layers) if head_of(network).rejoins else 0
     check_reachable(shape, lengths, goal, rejoin=rejoin)
     config = prune_config({"score": score_of(METHOD), "rejoin": rejoin}, tokenizer, network)
     prune_(network, config)

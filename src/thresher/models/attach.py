@@ -57,7 +57,7 @@ def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
         collapse_last=config.collapse_last,
         rejoin=config.rejoined,
     )
-    gates = Gates(config, thresholds, restores=head.restores).to(next(model.parameters()).device)
+    gates = Gates(config, thresholds, restores=head.restores, rejoins=head.rejoins).to(next(model.parameters()).device)
     base.add_module(GATES_NAME, gates)
     beside = family.convolution(base)
     for index, layer in enumerate(family.layers(base)):

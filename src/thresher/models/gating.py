@@ -96,13 +96,16 @@ class Gates(nn.Module):
     rounding: Rounding | None
     price: Tensor | None  # ()
 
-    def __init__(self, config: PruneConfig, thresholds: Sequence[float], *, restores: bool = False) -> None:
-        """`restores`: the head reads dropped tokens, too, by the states they leave behind."""
+    def __init__(
+        self, config: PruneConfig, thresholds: Sequence[float], *, restores: bool = False, rejoins: bool = False
+    ) -> None:
+        """`restores`: the head reads dropped tokens, too, by the states they leave behind; `rejoins`: and gains where
+        they take part in the last layers again."""
         super().__init__()
         self.given = config  # as it was, with what a method settles
         score = UNTRAINED_SCORE if config.score == AUTO else config.score
         self.config = replace(config, score=score, rejoin=config.rejoin or 0)
-        self.restores = restores
+        self.restores, self.rejoins = restores, rejoins
         self.thresholds = nn.Parameter(torch.tensor(list(thresholds), dtype=torch.float32), requires_grad=False)
         self.register_module("rule", None)
         self.register_module("rounding", None)
@@ -125,7 +128,7 @@ class Gates(nn.Module):
         if self.given.score == AUTO:
             self.config = replace(self.config, score=score_of(method))
         if self.given.rejoin is None:
-            self.config = replace(self.config, rejoin=rejoin_of(method, restores=self.restores, layers=layers))
+            self.config = replace(self.config, rejoin=rejoin_of(method, layers=layers) if self.rejoins else 0)
         self.given = self.config
         with torch.no_grad():
             self.thresholds[layers - self.config.rejoined :] = 0.0  # nothing is dropped there
