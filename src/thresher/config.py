@@ -57,6 +57,14 @@ class PruneConfig(Settings):
     collapse_last: bool = setting(
         True, "let the last layer keep only protected tokens; lossless for heads that read the first token"
     )
+    rejoin: int | None = setting(
+        None,
+        "layers at the end that dropped tokens take part in again, with the states that they left behind, for heads "
+        "that read every token, or their mean; nothing means 2 for method thresher and embeddings that are a mean (a "
+        "third of less than six layers), and 0 for all others",
+        low=0,
+        high=1000,
+    )
     separator_id: int | None = setting(
         None, "token id of the separator; needed to protect separators or the first segment", low=0, high=2**31 - 1
     )
@@ -79,6 +87,11 @@ class PruneConfig(Settings):
                 "collapse_last keeps only protected tokens, so the first token must be protected; "
                 "add 'first' to protect or set collapse_last = false"
             )
+
+    @property
+    def rejoined(self) -> int:
+        """Layers at the end with all tokens; none while that is open."""
+        return self.rejoin or 0
 
     def for_method(self, method: str) -> "PruneConfig":
         """With the method's own score, where none was chosen."""

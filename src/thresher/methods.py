@@ -12,16 +12,18 @@ class Entry:
     """One method. `home` is its class as module:Class, imported when it is asked for.
 
     `score` is what it judges tokens by unless told otherwise: rivals as published, ours by what was found best. One
-    that `learns`, in a soft stage, can do so at the price lambda; the others need a target.
+    that `learns`, in a soft stage, can do so at the price lambda; the others need a target. One that
+    `rejoins` lets dropped tokens take part again in the last layers, for heads that gain by it.
     """
 
     home: str
     score: str = "attention"
     learns: bool = False
+    rejoins: bool = False
 
 
 TABLE = {
-    "thresher": Entry("thresher.training.thresher:Thresher", score="value"),
+    "thresher": Entry("thresher.training.thresher:Thresher", score="value", rejoins=True),
     "ltp": Entry("thresher.training.method:Ltp", learns=True),
     "manual": Entry("thresher.baselines.plain:Manual"),
     "spatten": Entry("thresher.baselines.topk:Spatten"),
@@ -39,6 +41,12 @@ FORMER_METHODS = {"learned": "thresher", "soft": "ltp"}  # what runs, settings a
 def score_of(method: str) -> str:
     """What a method judges tokens by unless told otherwise."""
     return TABLE[method].score
+
+
+def rejoin_of(method: str, *, layers: int) -> int:
+    """Layers at the end that dropped tokens take part in again unless told otherwise, for heads that gain by it.
+    `layers`: of the model; few leave room for one such layer, or none."""
+    return min(2, layers // 3) if TABLE[method].rejoins else 0
 
 
 def with_methods_today(saved: Mapping[str, Any], *names: str) -> dict[str, Any]:

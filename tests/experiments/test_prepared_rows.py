@@ -142,6 +142,9 @@ def test_embedding_rows(sources: Sources, tmp_path: Path) -> None:
     texts = [row["text"] for row in found["train"] + found["selection"]]
     assert len(texts) == len({text.lower() for text in texts}) and "A dog runs." not in texts
     assert {row["source"] for row in found["train"]} == set(embedding_rows.SHARES)
+    counts = embedding_rows.prepare(sources, tmp_path / "some", part=0.5)
+    some = {row["text"] for row in by_name(tmp_path / "some", "train")["train"]}
+    assert some < {row["text"] for row in found["train"] + found["selection"]} and 0 < counts["train"] < len(texts)
     task = embedding_rows.judging(tmp_path / "rows", "stsb")
     assert task.spec.means == "embedding" and task.train[0].pair is None
     assert task.test["stsb"][2] == type(task.test["stsb"][2])("a dog runs.", "dog 2", 2.0)
@@ -152,10 +155,11 @@ def test_a_command_prepares_rows_and_says_how_many(
 ) -> None:
     asked: list[Path] = []
 
-    def prepare(data: Path, more: Path, out: Path) -> dict[str, int]:
+    def prepare(data: Path, more: Path, out: Path, part: float) -> dict[str, int]:
         asked.extend((data, more, out))
+        assert part == 0.5
         return {"train": 1234}
 
-    monkeypatch.setattr("sys.argv", ["rows", "--more", "b", "--data", "a", "--out", "c"])
-    prepared_by_command(prepare, "about", folders=("data", "more"))
+    monkeypatch.setattr("sys.argv", ["rows", "--more", "b", "--data", "a", "--out", "c", "--part", "0.5"])
+    prepared_by_command(prepare, "about", folders=("data", "more"), numbers={"part": 1.0})
     assert asked == [Path("a"), Path("b"), Path("c")] and capsys.readouterr().out == "train: 1,234\n"

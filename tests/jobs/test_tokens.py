@@ -95,7 +95,11 @@ def test_the_engine_gives_the_answers_that_were_measured(made: tuple[str, Path, 
         texts = [" ".join(row.words) + "!" for row in rows]
         given = [list(row.words) + ["!"] for row in rows]
         strings, words = engine.tag(texts), engine.tag(given)
-        assert [found.entities for found in strings] == [found.entities for found in words]
+        # Where "!" stands is the one thing that differs.
+        said, given_words = (
+            [[one for one in each.entities if one.text != "!"] for each in found] for found in (strings, words)
+        )
+        assert said == given_words and any(said)
         tags = [found.tags for found in engine.tag([row.words for row in rows])]
         names = engine.labels
         gold = [tuple(names[number] for number in row.label) for row in rows]  # type: ignore[union-attr]

@@ -38,7 +38,7 @@ def test_round_trip(name: str, tmp_path: Path, tokenizer: Any) -> None:
     found = load(tmp_path / "deep" / "run")
     assert torch.equal(logits_of(found.model, inputs), wanted)
     assert torch.equal(gates_of(found.model).thresholds, gates_of(model).thresholds)
-    assert gates_of(found.model).config == PruneConfig(score="attention", collapse_last=False, **settings)
+    assert gates_of(found.model).config == PruneConfig(score="attention", collapse_last=False, rejoin=0, **settings)
     assert gates_of(found.model).mode == "hard" and not found.model.training
     assert found.tokenizer.get_vocab() == tokenizer.get_vocab()
 
@@ -88,6 +88,7 @@ def test_manifest_is_strict_json(saved: Path) -> None:
             "ramp": "late",
             "final_threshold": 1.0,
             "collapse_last": False,
+            "rejoin": 0,
             "separator_id": None,
         },
         "recipe": "default",

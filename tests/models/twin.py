@@ -38,18 +38,24 @@ def physically_dropped(
     one_in: int = 1,
     given: list[list[int]] | None = None,
     renumber: bool = False,
+    rejoin: int = 0,
 ) -> Dropped:
     """Run one sequence (tokens,) through the encoder and remove tokens layer by layer.
 
     `one_in`: only tokens at such places are asked what they read, or at 0 the first alone. `given` replaces the
     decisions (which tokens each layer keeps), `renumber` gives survivors new positions, which
-    is wrong for a model with a relative position bias.
+    is wrong for a model with a relative position bias. In the last `rejoin` layers all tokens are back.
     """
     hidden, bias = _entry(model, input_ids)
     beside = _convolved(model, hidden)
     positions = list(range(len(input_ids)))
     kept, scores, left = [], [], hidden.clone()
-    for layer, parts in enumerate(_layers_in_order(model)):
+    steps = _layers_in_order(model)
+    for layer, parts in enumerate(steps):
+        whole = layer >= len(steps) - rejoin
+        if whole:
+            left[positions] = hidden
+            hidden, positions = left.clone(), list(range(len(input_ids)))
         tokens = len(positions)
         left[positions] = hidden
         where = torch.arange(tokens) if renumber else torch.tensor(positions)
@@ -79,7 +85,9 @@ def physically_dropped(
         stays = [i for i in range(tokens) if score[i] > thresholds[layer] or positions[i] in protected]
         if not stays:
             stays = [int(score.argmax())]
-        if given is not None:
+        if whole:
+            stays = list(range(tokens))
+        elif given is not None:
             stays = [i for i in range(tokens) if positions[i] in given[layer]]
 
         context = (probabilities @ value).transpose(0, 1).reshape(tokens, -1)[stays]

@@ -42,9 +42,9 @@ def test_no_gates_have_an_open_score() -> None:
     assert PruneConfig().score == AUTO
     thresher.prune_(model)
     gates = thresher.gates_of(model)
-    assert gates.config.score == "attention" and gates.config == PruneConfig(score="attention")
-    gates.settle_score("thresher")
-    gates.settle_score("ltp")
+    assert gates.config.score == "attention" and gates.config == PruneConfig(score="attention", rejoin=0)
+    gates.settle("thresher")
+    gates.settle("ltp")
     assert gates.config.score == "value", "settled once"
     assert PruneConfig(protect=("first",)).for_method("thresher") == PruneConfig(score="value")
 
@@ -60,5 +60,5 @@ def test_a_saved_run_has_the_score_and_an_old_one_keeps_its_own(tmp_path: Path) 
     file.write_text(json.dumps(manifest), encoding="utf-8")
     gates = thresher.gates_of(thresher.load(tmp_path / "run").model)
     assert gates.config.score == "attention"
-    gates.settle_score("thresher")
+    gates.settle("thresher")
     assert gates.config.score == "attention", "training a run further does not change what it judges by"

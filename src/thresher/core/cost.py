@@ -1,6 +1,7 @@
 """The cost model: multiply-accumulates of an encoder as a function of how many tokens each layer keeps.
 
-Counts are per sequence on true lengths, never padded. Layer l sees n tokens and keeps k; the next layer sees k.
+Counts are per sequence on true lengths, never padded. Layer l sees n tokens and keeps k; the next layer sees k, or
+all tokens where dropped ones rejoin it: it then keeps all, more than the layer before.
 """
 
 from collections.abc import Sequence
@@ -116,7 +117,7 @@ def engine_macs(shape: EncoderShape, lengths: Tensor, kept: Tensor, *, alone: in
 
 def tokens_seen(lengths: Tensor, kept: Tensor) -> Tensor:
     """Tokens at the input of each layer: (batch, layers)."""
-    return torch.cat([lengths[:, None].to(kept.dtype), kept[:, :-1]], dim=1)
+    return torch.cat([lengths[:, None].to(kept.dtype), torch.maximum(kept[:, :-1], kept[:, 1:])], dim=1)
 
 
 def relative_flops(shape: EncoderShape, lengths: Tensor, kept: Tensor) -> Tensor:
@@ -126,13 +127,14 @@ def relative_flops(shape: EncoderShape, lengths: Tensor, kept: Tensor) -> Tensor
 
 
 def lowest_flops(
-    shape: EncoderShape, lengths: Tensor, thresholds: Sequence[float], *, protected: Tensor | int = 1
+    shape: EncoderShape, lengths: Tensor, thresholds: Sequence[float], *, protected: Tensor | int = 1, rejoin: int = 0
 ) -> float:
-    """What remains when layers with a positive threshold keep protected tokens only. lengths, protected: (rows,)."""
+    """What remains when layers with a positive threshold keep protected tokens only, and the last `rejoin` layers all.
+    lengths, protected: (rows,)."""
     first = next((i for i, value in enumerate(thresholds) if value > 0), shape.layers)
     least = torch.as_tensor(protected).expand_as(lengths)
     kept = least[:, None].repeat(1, shape.layers)
-    kept[:, :first] = lengths[:, None]
+    kept[:, :first] = kept[:, shape.layers - rejoin :] = lengths[:, None]
     return float(relative_flops(shape, lengths, kept))
 
 

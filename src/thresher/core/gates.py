@@ -43,27 +43,30 @@ def soft_gate(
     return torch.where(alive, gate, torch.zeros_like(gate))
 
 
-def ramp(kind: str, *, layers: int, final: float, collapse_last: bool) -> list[float]:
+def ramp(kind: str, *, layers: int, final: float, collapse_last: bool, rejoin: int = 0) -> list[float]:
     """Initial thresholds, one per layer, rising linearly to `final`.
 
     "plain" starts at the first layer, final * l / L for l = 1..L (the paper's). "late" leaves the first quarter of the
-    layers alone: final * max(0, l - q) / (L - q), q = L // 4. `collapse_last` makes the last one infinite.
+    layers alone: final * max(0, l - q) / (L - q), q = L // 4. `collapse_last` makes the last one infinite. The last
+    `rejoin` layers drop nothing.
     """
     quiet = layers // 4 if kind == "late" else 0
     thresholds = [final * max(0, layer - quiet) / (layers - quiet) for layer in range(1, layers + 1)]
     if collapse_last:
         thresholds[-1] = math.inf
-    return thresholds
+    return [*thresholds[: layers - rejoin], *[0.0] * rejoin]
 
 
 def falling_shares(
-    centre: float, width: float, *, layers: int, collapse_last: bool = True, floor: float = 0.0
+    centre: float, width: float, *, layers: int, collapse_last: bool = True, floor: float = 0.0, rejoin: int = 0
 ) -> list[float]:
     """The share that each layer leaves: 1 before the fall around `centre`, 0 after it, and with `collapse_last` 0 in
-    the last layer, whose tokens nobody reads. `floor`: no layer leaves less, but for that one."""
+    the last layer, whose tokens nobody reads. `floor`: no layer leaves less, but for that one. The last
+    `rejoin` layers leave all."""
     shares = [min(1.0, max(floor, (centre - layer) / width + 0.5)) for layer in range(1, layers + 1)]
     found = [share if share >= AT_LEAST else 0.0 for share in shares]
-    return [*found[:-1], 0.0] if collapse_last else found
+    found = [*found[:-1], 0.0] if collapse_last else found
+    return [*found[: layers - rejoin], *[1.0] * rejoin]
 
 
 def threshold_leaving(share: float, scores: Tensor, *, of: int) -> float:

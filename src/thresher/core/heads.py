@@ -68,6 +68,12 @@ class Head:
         return self.reads != "first"
 
     @property
+    def rejoins(self) -> bool:
+        """Whether dropped tokens take part again in the last layers unless a user says otherwise. An embedding that is
+        the mean of all tokens gains much; tags of a small model gained nothing, and answers are not measured."""
+        return self.restores and self.means == "embedding"
+
+    @property
     def protects(self) -> tuple[str, ...]:
         """Groups of tokens that stay unless a user says otherwise: a query, or a question, is read to the end."""
         return ("first", "first_segment") if self.means in ("score", "span") else ("first",)

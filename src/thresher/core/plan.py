@@ -14,7 +14,8 @@ class PruningPlan:
     """Thresholds, one for each layer with the dial in it (0: the layer keeps all, infinity: protected tokens only).
 
     score, scale and score_queries: how tokens are judged, and by whose attention (see `counted_queries`); protect: the
-    groups that stay; reads: what the head reads.
+    groups that stay; reads: what the head reads; rejoin: layers at the end that see all tokens again, dropped ones by
+    the states they left behind, and drop none.
     """
 
     thresholds: tuple[float, ...]
@@ -25,6 +26,7 @@ class PruningPlan:
     separator_id: int | None = None
     reads: str = "first"
     dial: float = 1.0
+    rejoin: int = 0
 
     @staticmethod
     def dense(layers: int, *, reads: str = "first") -> "PruningPlan":
@@ -46,10 +48,16 @@ class PruningPlan:
             return self.layers
         return min(first_alone([value == math.inf for value in self.thresholds], self.protect), self.layers - 1)
 
+    @property
+    def whole_from(self) -> int:
+        """The layer that dropped tokens rejoin; as many as there are layers if they do not."""
+        return self.layers - self.rejoin
+
     @cached_property
     def pruning_layers(self) -> tuple[int, ...]:
-        """Layers that read scores. Where first tokens only are passed on, none is needed."""
-        return tuple(index for index, threshold in enumerate(self.thresholds[: self.alone]) if threshold > 0)
+        """Layers that read scores. Where first tokens only are passed on, or tokens are back, none is needed."""
+        last = min(self.alone, self.whole_from)
+        return tuple(index for index, threshold in enumerate(self.thresholds[:last]) if threshold > 0)
 
     @property
     def restores(self) -> bool:

@@ -47,9 +47,15 @@ class LeftBehind:
         self.rows = self.rows[rows]
 
     def end(self, hidden: Tensor) -> Tensor:
-        """All states (total, width), when the last layer is done with those that are left."""
+        """All states (total, width), when a layer is done with those that are left."""
         self.states.index_copy_(0, self.rows, hidden[: len(self.rows)])
         return self.states
+
+    def rejoined(self, hidden: Tensor) -> Tensor:
+        """All states (total, width) to go on with: nobody is left behind any more."""
+        found, self.states = self.end(hidden), torch.empty_like(self.states)
+        self.rows = torch.arange(len(found), device=found.device)
+        return found
 
 
 class PackedExecutor(AnySize):
@@ -210,8 +216,15 @@ class PackedExecutor(AnySize):
         # Idle rows after the live ones: products then have few different shapes.
         hidden = F.pad(hidden, (0, 0, 0, idle_rows(len(hidden), self.backend.row_step)))
         kept = torch.ones(len(live.sequences), self.shape.layers, dtype=torch.long, device=self.device)
+        texts = live
         for index in range(self.plan.alone):
-            scored = shares is not None or thresholds[index] > 0
+            whole = index >= self.plan.whole_from
+            if index == self.plan.whole_from and left is not None and live is not texts:
+                hidden, live = left.rejoined(hidden), texts
+                hidden = F.pad(hidden, (0, 0, 0, idle_rows(len(hidden), self.backend.row_step)))
+            if whole:
+                thresholds[index] = 0.0
+            scored = not whole and (shares is not None or thresholds[index] > 0)
             context, scores = self.backend.attend(index, hidden, live, scored=scored)
             beside = self.backend.convolve(index, hidden, live)
             if scores is not None:

@@ -150,7 +150,8 @@ def explain(
         flat = logits[batch["attention_mask"].bool()].numpy()
         found = Computed(windows, flat, kept.numpy().astype(np.int32), {})
         decision, shown = _of_tokens(head, names, found, text if pair is None else pair)
-    alive = torch.stack(trace.alive)[:, shown, : int(lengths[shown])].cpu()  # (layers + 1, tokens)
+    # (layers + 1, tokens), but for the layers that dropped tokens rejoin: who comes back was dropped all the same.
+    alive = torch.stack(trace.alive[: trace.whole_from + 1])[:, shown, : int(lengths[shown])].cpu()
     layers = len(alive) - 1
     survived = alive.long().sum(dim=0) - 1  # how many layers each token came out of
     tokens = tokenizer.convert_ids_to_tokens(data.rows[shown].input_ids)

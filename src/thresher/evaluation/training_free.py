@@ -95,6 +95,7 @@ class Sample:
         self._batches = sorted_batches([len(ids) for ids, _ in texts], max_tokens=BATCH_TOKENS)
         self._packed = [self._pack([texts[i] for i in batch]) for batch in self._batches]
         self.collapses: bool = not executor.plan.restores  # nobody reads more than first tokens
+        self.rejoin = executor.plan.rejoin
         self.protected = self._ordered([self._protected(packed) for packed in self._packed])
         self._given = means
         self.dense, _ = self._run([0.0] * executor.shape.layers)
@@ -168,12 +169,12 @@ class Sample:
 
 
 def check_reachable(
-    shape: EncoderShape, lengths: Sequence[int], goal: Goal, *, protected: torch.Tensor | int = 1
+    shape: EncoderShape, lengths: Sequence[int], goal: Goal, *, protected: torch.Tensor | int = 1, rejoin: int = 0
 ) -> None:
     """Refuse a cost that no thresholds can reach. protected: (texts,) tokens that stay in any case."""
     if goal.flops is None:
         return
-    lowest = lowest_flops(shape, torch.tensor(lengths), [1.0] * shape.layers, protected=protected)
+    lowest = lowest_flops(shape, torch.tensor(lengths), [1.0] * shape.layers, protected=protected, rejoin=rejoin)
     if goal.flops <= lowest:
         left = "one token" if isinstance(protected, int) else "the protected tokens (a reranker's query) alone"
         raise ConfigError(
@@ -185,7 +186,7 @@ def check_reachable(
 def fit(sample: Sample, goal: Goal) -> Trial:
     """The cheapest thresholds that keep the agreement; where the cost is given, those that change predictions least."""
     if int(sample.protected.max()) > 1:
-        check_reachable(sample.shape, sample.lengths.tolist(), goal, protected=sample.protected)
+        check_reachable(sample.shape, sample.lengths.tolist(), goal, protected=sample.protected, rejoin=sample.rejoin)
     allows = limit(sample, goal)
     falls = [farthest(sample, fall(sample, width), allows) for width in WIDTHS]
     if goal.flops is None:
@@ -225,6 +226,7 @@ def fall(sample: Sample, width: float) -> Callable[[float], list[float]]:
             wide,
             layers=layers,
             collapse_last=collapses,
+            rejoin=sample.rejoin,
         )
     )
 

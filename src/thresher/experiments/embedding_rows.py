@@ -1,9 +1,9 @@
 """Texts that an embedding model is pruned on, short and long ones without labels; the test is STS-B.
 
-    python -m thresher.experiments.embedding_rows --data DIR --more DIR --out DIR
+    python -m thresher.experiments.embedding_rows --data DIR --more DIR --out DIR [--part 0.25]
 
 `--data` has sst2, qnli, mnli, qqp and stsb, `--more` hotpotqa, scifact and imdb. No text of the test is trained on, nor
-any of its training rows.
+any of its training rows. `--part`: of the texts to train on, only this share.
 """
 
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ LONGEST = 400  # words
 SELECTION = 0.05
 
 
-def prepare(sources: Sources, out: Path) -> dict[str, int]:
-    """Write train, selection and test; returns the number of rows of each."""
+def prepare(sources: Sources, out: Path, *, part: float = 1.0) -> dict[str, int]:
+    """Write train, a `part` of it, selection and test; returns the number of rows of each."""
     test = [
         {"text": row["sentence1"], "pair": row["sentence2"], "label": row["label"]}
         for row in sources.rows("stsb/validation")
@@ -49,8 +49,9 @@ def prepare(sources: Sources, out: Path) -> dict[str, int]:
         known = text.lower()
         if known not in seen:
             seen.add(known)
-            held = share_of(text, salt="selection") < SELECTION
-            made["selection" if held else "train"].append({"source": source, "text": text})
+            held = share_of(text, salt="selection") < SELECTION * part
+            if held or share_of(text, salt="part") < part:
+                made["selection" if held else "train"].append({"source": source, "text": text})
     counts = {name: write_rows(out / f"{name}.jsonl.xz", rows) for name, rows in made.items()}
     write_json(out / "about.json", {"rows": counts})
     return counts
@@ -95,4 +96,9 @@ def judging(folder: Path, test: str) -> "Task":
 
 
 if __name__ == "__main__":
-    prepared_by_command(lambda data, more, out: prepare(Sources(data, more), out), __doc__, folders=("data", "more"))
+    prepared_by_command(
+        lambda data, more, out, part: prepare(Sources(data, more), out, part=part),
+        __doc__,
+        folders=("data", "more"),
+        numbers={"part": 1.0},
+    )

@@ -4,8 +4,9 @@ import argparse
 import hashlib
 import json
 import lzma
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from thresher.errors import DataError
@@ -68,12 +69,20 @@ def chained(texts: Sequence[str], *, words: int) -> str:
 
 
 def prepared_by_command(
-    prepare: Callable[..., dict[str, int]], about: str | None, *, folders: Sequence[str] = ("data",)
+    prepare: Callable[..., dict[str, int]],
+    about: str | None,
+    *,
+    folders: Sequence[str] = ("data",),
+    numbers: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
-    """Prepare rows, and say how many; the folders with the data, and where rows go, are on the command line."""
+    """Prepare rows, and say how many; the folders with the data, and where rows go, are on the command line, and
+    `numbers`, which have defaults."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in (*folders, "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
+    for name, usual in numbers.items():
+        parser.add_argument(f"--{name}", type=float, default=usual)
     given = vars(parser.parse_args())
-    for name, count in prepare(*(given[folder] for folder in folders), given["out"]).items():
+    more = {name: given[name] for name in numbers}
+    for name, count in prepare(*(given[folder] for folder in folders), given["out"], **more).items():
         print(f"{name}: {count:,}")

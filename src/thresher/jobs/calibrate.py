@@ -10,6 +10,7 @@ from thresher.jobs.places import alone, check_dense, check_place
 from thresher.jobs.request import Note, Request, asked, heard
 from thresher.jobs.rows import load_named_task
 from thresher.jobs.texts import as_inputs, halves
+from thresher.methods import rejoin_of, score_of
 from thresher.quiet import quiet
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from thresher.tasks.encode import EncodedSet
     from thresher.training.progress import Silent
 
+METHOD = "thresher"  # whose thresholds these are, without its training
 FEWEST = 64  # half of them judge the result; with fewer its interval says nothing
 DEFAULT_AGREEMENT = "99%"
 
@@ -143,8 +145,11 @@ def _fitted(
 
     (network, tokenizer), (fitting, judging) = model, parts
     encoded = [encoded_inputs(network, tokenizer, part, max_length=request.max_length) for part in parts]
-    check_reachable(encoder_shape(network), [len(row.input_ids) for row in encoded[0].rows], goal)
-    prune_(network, prune_config({"score": "value"}, tokenizer, head_of(network)))
+    shape, lengths = encoder_shape(network), [len(row.input_ids) for row in encoded[0].rows]
+    rejoin = rejoin_of(METHOD, layers=shape.layers) if head_of(network).rejoins else 0
+    check_reachable(shape, lengths, goal, rejoin=rejoin)
+    config = prune_config({"score": score_of(METHOD), "rejoin": rejoin}, tokenizer, network)
+    prune_(network, config)
     engine = Engine.from_model(network, tokenizer, device="cpu")
     dtype = str(engine.describe()["dtype"])
     note(f"{len(fitting)} texts to fit, {len(judging)} others to judge; {dtype}: {engine.why}")

@@ -14,7 +14,6 @@ from thresher.jobs.settings import resolve, split_settings
 from thresher.workplace import work_of
 
 if TYPE_CHECKING:
-    from thresher.core.heads import Head
     from thresher.tasks import Task
 
 
@@ -121,12 +120,11 @@ def gated_model(job: Job) -> tuple[Any, Any, bool]:
     """What `load_model` gives, with gates; before anything is loaded, `out` is found to be a place for it."""
     from thresher.models.attach import prune_
     from thresher.models.defaults import mean_by_
-    from thresher.models.heads import head_of
 
     check_output(job)
     model, tokenizer, finetune = load_model(job)
     mean_by_(model, job.task.spec.means)
-    prune_(model, prune_config(job.prune, tokenizer, head_of(model)))
+    prune_(model, prune_config(job.prune, tokenizer, model))
     return model, tokenizer, finetune
 
 
@@ -175,12 +173,12 @@ def load_model(job: Job) -> tuple[Any, Any, bool]:
     return model, tokenizer, True
 
 
-def prune_config(settings: dict[str, Any], tokenizer: Any, head: "Head | None" = None) -> PruneConfig:
-    """Add what the head needs, and the separator's id when a protected group needs it."""
+def prune_config(settings: dict[str, Any], tokenizer: Any, model: Any) -> PruneConfig:
+    """Add what the model's head needs, and the separator's id when a protected group needs it."""
     from thresher.models.defaults import prune_defaults, separator_of
+    from thresher.models.heads import head_of
 
-    if head is not None:
-        settings = {**prune_defaults(head, tokenizer), **settings}
+    settings = {**prune_defaults(head_of(model), tokenizer), **settings}
     if "separator_id" in settings or not {"separators", "first_segment"} & set(settings.get("protect", ())):
         return PruneConfig.from_dict(settings)
     return PruneConfig.from_dict({**settings, "separator_id": separator_of(tokenizer)})

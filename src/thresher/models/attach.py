@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from thresher.config import PruneConfig, trained_length
 from thresher.core.cost import EncoderShape
 from thresher.core.gates import ramp
+from thresher.core.heads import Head
 from thresher.core.layer import LayerSpec, Steps, attention_input, finish, inner_states
 from thresher.core.places import Relative, placed
 from thresher.errors import ConfigError, ModelError
@@ -36,21 +37,27 @@ _HOOKS_NAME = "_thresher_hooks"
 
 def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
     """Add gates with ramp thresholds to a classifier or an embedder, in place. It then prunes in mode "hard"."""
-    family, head = family_of(model), head_of(model)
+    family, head, base = family_of(model), head_of(model), _base(model)
+    layers = family.layer_passes(base)
     config = config or PruneConfig(collapse_last=head.collapses)
     if config.collapse_last and not head.collapses:
         raise ConfigError(
             f"collapse_last leaves the head nothing to read: it reads {head.reads}; set collapse_last = false"
         )
-    base = _base(model)
+    _check_rejoin(config.rejoined, head, layers)
     _check_windows(family.specs(base), config.score_queries)
     if hasattr(base, GATES_NAME):
         raise ModelError("the model already has gates; call thresher.unprune_(model) first")
     if getattr(model, "is_gradient_checkpointing", False):
         raise ModelError("gradient checkpointing is not supported; call model.gradient_checkpointing_disable() first")
-    layers = family.layer_passes(base)
-    thresholds = ramp(config.ramp, layers=layers, final=config.final_threshold, collapse_last=config.collapse_last)
-    gates = Gates(config, thresholds, restores=head.restores).to(next(model.parameters()).device)
+    thresholds = ramp(
+        config.ramp,
+        layers=layers,
+        final=config.final_threshold,
+        collapse_last=config.collapse_last,
+        rejoin=config.rejoined,
+    )
+    gates = Gates(config, thresholds, restores=head.restores, rejoins=head.rejoins).to(next(model.parameters()).device)
     base.add_module(GATES_NAME, gates)
     beside = family.convolution(base)
     for index, layer in enumerate(family.layers(base)):
@@ -61,6 +68,18 @@ def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
         beside.module._thresher = gates
     before = base.register_forward_pre_hook(_begin_forward, with_kwargs=True)
     setattr(base, _HOOKS_NAME, (before, base.register_forward_hook(_end_forward)))
+
+
+def _check_rejoin(rejoin: int, head: Head, layers: int) -> None:
+    if rejoin and not head.restores:
+        raise ConfigError(
+            f"rejoin = {rejoin} is for heads that read every token, or their mean; this one reads {head.reads}, so "
+            "that nobody asks for dropped tokens: set rejoin = 0"
+        )
+    if rejoin >= layers:
+        raise ConfigError(
+            f"rejoin = {rejoin} leaves none of the {layers} layers to drop tokens in; set it to {layers - 1} or less"
+        )
 
 
 def _check_windows(specs: Sequence[LayerSpec], score_queries: int) -> None:
@@ -129,6 +148,7 @@ def pruned_layer(
     beside: ConvolutionParts | None = None,
 ) -> Tensor:
     """One encoder layer whose attention sees live tokens only. hidden: (batch, tokens, width)."""
+    hidden = gates.entered(hidden)
     batch, tokens, _ = hidden.shape
     products = gates.products()
     spec, steps = parts.spec, layer_steps(parts, products, training=training)

@@ -1,6 +1,7 @@
 """The gates of one model: thresholds or another rule, mode, and what happened in the latest forward pass."""
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from thresher.core.scores import (
     value_scores,
 )
 from thresher.errors import ConfigError, ModelError
-from thresher.methods import score_of
+from thresher.methods import rejoin_of, score_of
 from thresher.models.rounding import Products, Rounding, plain_products
 from thresher.models.rules import Rule
 from thresher.models.slots import Behind, Slots, gathered
@@ -35,11 +36,13 @@ class Trace:
     """One forward pass, layer by layer. All tensors are (batch, tokens).
 
     `gates` holds soft gates in soft mode and keep decisions (boolean, cumulative) in hard mode; `alive` has one more
-    entry than there are layers: what each layer saw, and what the last one left.
+    entry than there are layers: what the first layer saw, and what each one left. The layer `whole_from` sees all
+    tokens again, and it and those after it leave all; where dropped tokens do not rejoin, no layer has that number.
     """
 
     protected: Tensor
     alive: list[Tensor]
+    whole_from: int = sys.maxsize
     scores: list[Tensor] = field(default_factory=list)
     gates: list[Tensor] = field(default_factory=list)
     input_ids: Tensor | None = None
@@ -47,6 +50,15 @@ class Trace:
     slots: Slots | None = None  # where the layers' tensors have live tokens, if not at their places
     outputs: list[Slots] = field(default_factory=list)  # the same of every layer's output
     behind: Behind = field(default_factory=Behind)  # what those had that are no longer there, if the head reads it
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the present layer, of which nothing is noted yet, has all tokens, those dropped before among them."""
+        return len(self.scores) >= self.whole_from
+
+    def seen(self) -> Tensor:
+        """What is alive in the present layer: (batch, tokens)."""
+        return self.alive[0] if self.is_whole else self.alive[-1]
 
     def lengths(self) -> Tensor:
         """(batch,) tokens at the input."""
@@ -84,12 +96,16 @@ class Gates(nn.Module):
     rounding: Rounding | None
     price: Tensor | None  # ()
 
-    def __init__(self, config: PruneConfig, thresholds: Sequence[float], *, restores: bool = False) -> None:
-        """`restores`: the head reads dropped tokens, too, by the states they leave behind."""
+    def __init__(
+        self, config: PruneConfig, thresholds: Sequence[float], *, restores: bool = False, rejoins: bool = False
+    ) -> None:
+        """`restores`: the head reads dropped tokens, too, by the states they leave behind; `rejoins`: and gains where
+        they take part in the last layers again."""
         super().__init__()
-        self.score_is_open = config.score == AUTO
-        self.config = replace(config, score=UNTRAINED_SCORE) if self.score_is_open else config
-        self.restores = restores
+        self.given = config  # as it was, with what a method settles
+        score = UNTRAINED_SCORE if config.score == AUTO else config.score
+        self.config = replace(config, score=score, rejoin=config.rejoin or 0)
+        self.restores, self.rejoins = restores, rejoins
         self.thresholds = nn.Parameter(torch.tensor(list(thresholds), dtype=torch.float32), requires_grad=False)
         self.register_module("rule", None)
         self.register_module("rounding", None)
@@ -105,11 +121,17 @@ class Gates(nn.Module):
         self.running = False
         self.about: dict[str, Any] = {}  # what training knows of the model (task, recipe); saved with it
 
-    def settle_score(self, method: str) -> None:
-        """Judge by the method's own score, where none was chosen: whoever trains with it says so first."""
-        if self.score_is_open:
+    def settle(self, method: str) -> None:
+        """Take the method's own score and layers to rejoin, where none were chosen: whoever trains with it says so
+        first, and the first one decides."""
+        layers = len(self.thresholds)
+        if self.given.score == AUTO:
             self.config = replace(self.config, score=score_of(method))
-            self.score_is_open = False
+        if self.given.rejoin is None:
+            self.config = replace(self.config, rejoin=rejoin_of(method, layers=layers) if self.rejoins else 0)
+        self.given = self.config
+        with torch.no_grad():
+            self.thresholds[layers - self.config.rejoined :] = 0.0  # nothing is dropped there
 
     def set_mode(self, mode: str, *, soft_mask: str | None = None) -> None:
         if mode not in MODES:
@@ -193,7 +215,12 @@ class Gates(nn.Module):
         )
         slots = Slots.of(alive) if self.shortens and self.mode == "hard" else None
         self.trace = Trace(
-            protected=protected, alive=[alive], input_ids=input_ids, position_ids=position_ids, slots=slots
+            protected=protected,
+            alive=[alive],
+            whole_from=len(self.thresholds) - self.config.rejoined,
+            input_ids=input_ids,
+            position_ids=position_ids,
+            slots=slots,
         )
         self.running = True
 
@@ -215,6 +242,17 @@ class Gates(nn.Module):
             return places
         rows = max(len(given), len(places))
         return given.expand(rows, -1).gather(1, places.expand(rows, -1))
+
+    def entered(self, hidden: Tensor) -> Tensor:
+        """What a layer works on, from what the one before passed on: the same, but in the layer that dropped tokens
+        rejoin all of them, each with its last state. hidden: (batch, slots, width)."""
+        trace = self._running()
+        if trace.slots is None or len(trace.scores) != trace.whole_from:
+            return hidden
+        if trace.behind.places:
+            hidden, trace.behind = trace.behind.with_last(trace.slots, hidden), Behind()
+        trace.slots = Slots.of(trace.alive[0])
+        return hidden
 
     def products(self) -> Products:
         """How the layer that begins multiplies with its matrices."""
@@ -279,19 +317,19 @@ class Gates(nn.Module):
         probabilities: (batch, heads, queries, keys), value: (batch, heads, keys, width of a head).
         """
         trace = self._running()
-        layer, alive, seen = len(trace.scores), trace.alive[-1], self.seen()
+        layer, alive, seen, whole = len(trace.scores), trace.seen(), self.seen(), trace.is_whole
         scores = scores_in(self.config.scale, self._relative(probabilities, value, seen), seen)
         if trace.slots is not None:
             scores = trace.slots.spread(scores, alive.shape[1])
         trace.scores.append(scores)
         if self.mode == "hard":
-            keep = self._keep(layer, scores.detach(), trace)
+            keep = alive if whole else self._keep(layer, scores.detach(), trace)
             if self.left_out is not None:
                 keep = torch.where(self.left_out[layer], alive, keep)
             trace.gates.append(keep)
             trace.alive.append(keep)
             return None
-        gate = self._soft(layer, scores, trace)
+        gate = alive.to(scores.dtype) if whole else self._soft(layer, scores, trace)
         trace.gates.append(gate)
         if self.soft_mask == "plain":
             trace.alive.append(alive)
@@ -302,7 +340,7 @@ class Gates(nn.Module):
     def seen(self) -> Tensor:
         """What is alive, in the places where the layer's tensors have it: (batch, slots)."""
         trace = self._running()
-        return trace.alive[-1] if trace.slots is None else trace.slots.live
+        return trace.seen() if trace.slots is None else trace.slots.live
 
     def _relative(self, probabilities: Tensor, value: Tensor, alive: Tensor) -> Tensor:
         counted = counted_queries(self.places(), self.config.score_queries)

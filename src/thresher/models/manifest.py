@@ -20,7 +20,7 @@ MANIFEST = "thresher.json"
 # What runs mean, of both formats, that were written before these settings existed. Every other setting has always been
 # written, and without it the default would be taken: other answers, without a word.
 DENSE_THRESHOLD = "dense_null_threshold"
-UNSAID: dict[str, Any] = {"score": "attention", "score_queries": 1}
+UNSAID: dict[str, Any] = {"score": "attention", "score_queries": 1, "rejoin": 0}
 
 
 def is_run(path: str | Path) -> bool:

@@ -40,6 +40,7 @@ def plan_of(model: Any, *, dial: float = 1.0) -> PruningPlan:
         separator_id=config.separator_id,
         reads=reads,
         dial=float(dial),
+        rejoin=config.rejoined,
     )
 
 

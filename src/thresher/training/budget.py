@@ -32,12 +32,14 @@ def check_reachable(
     target: float,
     *,
     protected: Tensor | int = 1,
+    rejoin: int = 0,
     way_out: str = "let every layer prune with [prune] ramp = 'plain' in a --config file",
 ) -> None:
     """Refuse, before any training, a target that no scaling of these thresholds reaches."""
-    lowest = lowest_flops(shape, lengths, thresholds, protected=protected)
+    lowest = lowest_flops(shape, lengths, thresholds, protected=protected, rejoin=rejoin)
     if target < lowest:
         hint = "" if thresholds[0] > 0 else f", or {way_out}"
+        hint += f", or set rejoin = {rejoin - 1}, so that fewer layers have all tokens" if rejoin else ""
         left = "one token" if int(torch.as_tensor(protected).max()) == 1 else "the protected tokens"
         raise ConfigError(
             f"target_flops = {target} cannot be reached: even dropping all but {left} in every pruning layer leaves "

@@ -28,11 +28,11 @@ class ByQuantile(Rule):
         return hard_keep(scores, threshold, alive=alive, protected=protected)
 
     def thresholds(self) -> list[float]:
-        """Of each layer, the mean over the batches; 0 where nothing is dropped."""
+        """Of each layer, the mean over the batches; 0 where nothing is dropped, and where nobody asked."""
         found = []
         for seen in self._seen:
-            mean = sum(value * count for value, count in seen) / sum(count for _, count in seen)
-            found.append(max(0.0, mean))
+            total = sum(value * count for value, count in seen)
+            found.append(max(0.0, total / max(1, sum(count for _, count in seen))))
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,9 +50,14 @@ class FallingShares:
     def apply(self, factor: float) -> None:
         """What was tried before comes back with the thresholds that were found then."""
         if factor not in self._tried:
-            layers, collapse_last = len(self._gates.thresholds), self._gates.config.collapse_last
+            config = self._gates.config
             shares = falling_shares(
-                self._centre / factor, self._width, layers=layers, collapse_last=collapse_last, floor=self._floor
+                self._centre / factor,
+                self._width,
+                layers=len(self._gates.thresholds),
+                collapse_last=config.collapse_last,
+                floor=self._floor,
+                rejoin=config.rejoined,
             )
             self._tried[factor] = ByQuantile(shares)
         self.fitted = self._gates.rule = self._tried[factor]

@@ -82,11 +82,12 @@ class Method:
         self.gates.set_thresholds([0.0] * layers)
         self._check_target(pruning or [1.0] * layers, **words)
 
-    def _check_target(self, pruning: Sequence[float], **words: str) -> None:
+    def _check_target(self, pruning: Sequence[float], **words: Any) -> None:
         """Refuse a target that cannot be reached by dropping in the layers where `pruning` is positive."""
         run = self.run
         if self.target is not None:
-            check_reachable(run.shape, run.lengths, pruning, self.target, protected=run.protected, **words)
+            words |= {"protected": run.protected, "rejoin": self.gates.config.rejoined}
+            check_reachable(run.shape, run.lengths, pruning, self.target, **words)
 
     def meet(self, target: float) -> float:
         """Adjust one number until hard pruning costs `target`; returns the relative FLOPs that were reached."""

@@ -43,9 +43,10 @@ Losses = Loss | Iterator[Loss]
 
 def expected_kept(trace: Trace) -> Tensor:
     """(batch, layers) expected tokens left by each layer: a token survives a layer if it survives all gates so far."""
-    alive, counts = trace.alive[0].to(trace.gates[0].dtype), []
-    for gate in trace.gates:
-        alive = alive * gate
+    whole = trace.alive[0].to(trace.gates[0].dtype)
+    alive, counts = whole, []
+    for layer, gate in enumerate(trace.gates):
+        alive = whole if layer >= trace.whole_from else alive * gate
         counts.append(alive.sum(dim=-1))
     return torch.stack(counts, dim=-1)
 
@@ -73,7 +74,9 @@ def soft_loss(
     flops = relative_flops(shape, trace.lengths(), expected_kept(trace))
     total = taught_loss(logits, batch, config=config, means=means)
     if config.lambda_ is not None:
-        total = total + config.lambda_ * keep_regulariser(trace.gates, alive=trace.alive[0], protected=trace.protected)
+        total = total + config.lambda_ * keep_regulariser(
+            trace.gates[: trace.whole_from], alive=trace.alive[0], protected=trace.protected
+        )
     if config.target_flops is not None and price is not None:
         total = total + price * (flops - config.target_flops)
     elif config.target_flops is not None:

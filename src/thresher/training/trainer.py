@@ -74,7 +74,7 @@ class Trainer:
         self.finetune, self.work, self.guide = finetune, work, guide or Guide()
         self.gates, self.shape = gates_of(model), encoder_shape(model)
         method = check_given(model, task, self.config, method, finetune=finetune)
-        self.gates.settle_score(method.name)
+        self.gates.settle(method.name)
         mean_by_(model, task.spec.means)
         divide_as_trained_(model, tags_words=any(row.words for row in task.train))
         name_classes_(model, task.spec.labels, anew=finetune or task.spec.class_order == "user")

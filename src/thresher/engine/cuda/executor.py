@@ -292,6 +292,7 @@ class CudaExecutor:
                 f"a text lost all its tokens, of which protect = {list(self.plan.protect)} names none; retrain with "
                 "protect = first"
             )
+        kept[:, self.plan.whole_from :] = lengths[0][:, None]
         rows = int(batch.lengths.sum()) if self.plan.reads == "tokens" else texts
         return Output(outputs=torch.from_numpy(outputs[:rows].copy()), kept=torch.from_numpy(kept))
 

@@ -38,7 +38,11 @@ class Forward:
         states = torch.empty_like(hidden) if plan.restores else None
         for index, threshold in enumerate(plan.thresholds[: plan.alone]):
             layer = model.layers[index]
-            context, received = self._attend(layer, given, live, scored=threshold > 0)
+            if index == plan.whole_from and states is not None and plan.pruning_layers:
+                leave_behind(states, hidden, live.cu_seqlens, live.positions, starts, keep=None)
+                hidden, states, live = states, torch.empty_like(states), counts.live
+                given = normed(hidden, layer.attention_norm, tokens) if layer.pre_norm else hidden
+            context, received = self._attend(layer, given, live, scored=index in plan.pruning_layers)
             beside = None if layer.beside is None else layer.beside.of(hidden, live)
             rows = None
             if received is not None:

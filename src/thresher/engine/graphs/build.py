@@ -10,7 +10,7 @@ from thresher.engine.backends.cpu import check_scales
 from thresher.engine.graphs.graph import IR_VERSION, OPSET, Graph
 from thresher.engine.graphs.layers import LayerNodes
 from thresher.engine.graphs.places import Places, needs_positions
-from thresher.engine.graphs.rows import Batch, Live, OneText, Rows, Stepped, filled, true_places
+from thresher.engine.graphs.rows import Batch, Live, OneText, Rows, Stepped, back_in_order, filled, true_places
 from thresher.engine.supported import check_supported
 from thresher.engine.weights import LayerScales, Weights
 from thresher.errors import ModelError
@@ -75,6 +75,8 @@ def build_model(
     layers = LayerNodes(graph, weights, plan, places=places, dial=dial, limits=limits, scales=scales)
     rows, kept = inputs.rows, []
     for index in range(layers.alone):
+        if index == plan.whole_from:
+            rows = layers.rejoined(rows, inputs.rows, inputs.total)
         rows = layers.layer(index, rows)
         kept.append(rows.live.counts)
     outputs = []
@@ -284,9 +286,7 @@ def _places(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes) -> str
     place = graph.node("Max", place, graph.one_whole(0))  # padding before the first text
     if layers.left and rows.origin is not None:
         origins = graph.node("Concat", *(origin for _, origin, _ in layers.left), rows.origin, axis=0)
-        # Where each row of the input has gone: the order that sorts the origins.
-        _, order = graph.node("TopK", origins, inputs.total, axis=0, largest=0, sorted=1, outputs=2)
-        place = graph.node("Gather", order, place, axis=0)
+        place = graph.node("Gather", back_in_order(graph, origins, inputs.total), place, axis=0)
     return str(graph.node("Reshape", place, graph.node("Shape", inputs.mask)))
 
 
@@ -297,8 +297,12 @@ def _passed(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes, plan: 
         return str(graph.node("Expand", graph.one_whole(number), graph.node("Shape", like)))
 
     last = rows.origin if rows.origin is not None else _all_rows(graph, inputs.total)
-    numbers = [*(each(index, origin) for _, origin, index in layers.left), each(layers.alone, last)]
+    left = layers.gone or [*((origin, index) for _, origin, index in layers.left), (last, layers.alone)]
+    numbers = [each(index, origin) for origin, index in left]
     joined = graph.node("Concat", *numbers, axis=0) if len(numbers) > 1 else numbers[0]
+    if layers.gone:
+        origins = graph.node("Concat", *(origin for origin, _ in left), axis=0)
+        joined = graph.node("Gather", joined, back_in_order(graph, origins, inputs.total), axis=0)
     found = graph.node("Gather", joined, _places(graph, inputs, rows, layers), axis=0)
     if not plan.restores:
         rank = graph.node("CumSum", graph.node("Cast", inputs.mask, to=7), graph.one_whole(1))

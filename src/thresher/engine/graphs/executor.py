@@ -112,7 +112,7 @@ class GraphExecutor(AnySize):
 def _fits(built: PruningPlan, plan: PruningPlan) -> bool:
     """Whether a graph that was built for one plan can compute another: how tokens are judged is fixed in it, which
     layers look at scores, and which leave first tokens alone."""
-    fixed = ("alone", "reads", "score", "scale", "score_queries", "protect", "separator_id")
+    fixed = ("alone", "reads", "score", "scale", "score_queries", "protect", "separator_id", "rejoin")
     if any(getattr(built, name) != getattr(plan, name) for name in fixed):
         return False
     pairs = zip(built.thresholds[: plan.alone], plan.thresholds[: plan.alone], strict=True)

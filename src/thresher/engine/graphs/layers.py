@@ -13,7 +13,7 @@ from thresher.engine.backends.linear import ZERO
 from thresher.engine.graphs.graph import Graph
 from thresher.engine.graphs.int8 import int8_affine, zero_of
 from thresher.engine.graphs.places import Places
-from thresher.engine.graphs.rows import Live, Rows, true_places
+from thresher.engine.graphs.rows import Live, Rows, back_in_order, true_places
 from thresher.engine.weights import Affine, Layer, LayerScales, Norm, Weights
 
 TINY = float(np.finfo(np.float32).tiny)
@@ -40,11 +40,14 @@ class LayerNodes:
         self.alone = plan.alone if dial is None or plan.restores else plan.layers - 1
         # States and origins of dropped tokens, for who reads them, and the layer that dropped them.
         self.left: list[tuple[str, str, int]] = []
+        # Once they have rejoined: origins of all tokens, and the layer that dropped them, or the number of layers.
+        self.gone: list[tuple[str, int]] = []
         self._off = None if dial is None else graph.node("Not", graph.node("Greater", dial, graph.number(0.0)))
 
     def layer(self, index: int, rows: Rows) -> Rows:
         """One whole layer: attend, drop, finish."""
-        graph, live, threshold = self.graph, rows.live, self.plan.thresholds[index]
+        graph, live = self.graph, rows.live
+        threshold = self.plan.thresholds[index] if index < self.plan.whole_from else 0.0
         scored = 0 < threshold < math.inf
         context, scores = self._attend(index, rows, scored=scored)
         beside = self._convolved(index, rows)
@@ -64,6 +67,18 @@ class LayerNodes:
         beside = None if beside is None else self._take(beside, stay)
         hidden = self._finish(index, self._take(context, chosen), self._take(rows.hidden, stay), beside)
         return Rows(live=live.after(keep, chosen), hidden=hidden, **taken)
+
+    def rejoined(self, rows: Rows, first: Rows, total: str) -> Rows:
+        """All rows that the `first` layer had, `total` of them, each with its last state: nobody is left behind."""
+        if not self.left or rows.origin is None:
+            return rows
+        graph = self.graph
+        origins = graph.node("Concat", *(origin for _, origin, _ in self.left), rows.origin, axis=0)
+        states = graph.node("Concat", *(part for part, _, _ in self.left), rows.hidden, axis=0)
+        hidden = self._take(states, back_in_order(graph, origins, total))
+        self.gone = [*((origin, index) for _, origin, index in self.left), (rows.origin, self.plan.layers)]
+        self.left = []
+        return replace(first, hidden=hidden)
 
     def first_tokens(self, rows: Rows) -> str:
         """The layers from `alone` on, which pass on first tokens only: (batch, width)."""

@@ -303,6 +303,12 @@ class Stepped(OneText):
         return Stepped(graph, counts=counts, size=graph.node("Shape", chosen), step=self.step)
 
 
+def back_in_order(graph: Graph, origins: str, total: str) -> str:
+    """(total,) for each row of the input, where in `origins` it is; total: (1,) their number."""
+    _, order = graph.node("TopK", origins, total, axis=0, largest=0, sorted=1, outputs=2)
+    return str(order)
+
+
 def filled(graph: Graph, chosen: str, step: int) -> str:
     """(count,) places, and as many times the first one as a multiple of `step` needs."""
     more = graph.node("Mod", graph.node("Neg", graph.node("Shape", chosen)), graph.whole(step))

@@ -99,7 +99,7 @@ def search(
     model. `folder` keeps the state: a second call with the same arguments goes on from it. `progress` makes what shows
     one trial."""
     check_settings(settings, train)
-    gates_of(model).settle_score(train.method)  # before the settings go to every trial
+    gates_of(model).settle(train.method)  # before the settings go to every trial
     setup = Setup(
         folder=folder,
         task=task,

@@ -142,7 +142,13 @@ def first_trial(
     for text in trainer.rows.truncation():
         progress.note(text)
     run = trainer.method.run
-    lowest = lowest_flops(run.shape, run.lengths, [1.0] * run.shape.layers, protected=run.protected)
+    lowest = lowest_flops(
+        run.shape,
+        run.lengths,
+        [1.0] * run.shape.layers,
+        protected=run.protected,
+        rejoin=gates_of(model).config.rejoined,
+    )
     seconds = trainer.fit().seconds
     dense = trainer.dense_weights()
     with replacing_folder(setup.folder / DENSE) as folder:
