@@ -37,7 +37,8 @@ class Process:
         self.file = Path(tempfile.mkdtemp()) / "said"
         with self.file.open("wb") as log:
             self.popen = subprocess.Popen(command, stderr=log, env={**os.environ, **environment})
-        assert until(lambda: "http://" in self.said() or self.popen.poll() is not None, 120), self.said()
+        # The limit is only for what would never end: nothing here is about how soon a busy machine loads a model.
+        assert until(lambda: "http://" in self.said() or self.popen.poll() is not None, 600), self.said()
         found = re.search(r"http://\S+", self.said())
         assert found, self.said()
         self.url = found.group()
@@ -122,7 +123,7 @@ def test_what_takes_longer_than_drain_is_not_waited_for(runs: Path) -> None:
         assert until(lambda: 'thresher_flying_tokens{run="classes"} 0.0' not in server.get("/metrics"))
         server.popen.send_signal(signal.SIGTERM)
         began = time.monotonic()
-        assert server.popen.wait(60) == 0 and time.monotonic() - began < 15
+        assert server.popen.wait(60) == 0 and time.monotonic() - began < 30, "as long as without --drain"
         assert asked.exception() is not None
         assert "secret" not in server.said() and "Traceback" not in server.said()
 
