@@ -142,6 +142,8 @@ def test_pages_to_the_letter(fresh: Environment, desk: Path) -> None:
                 install(next(fresh.folder.glob("lib/python*/site-packages")), extra)
                 continue
             assert words[0] == "thresher"
+            # To the letter but for its time: what it has is four minutes, and it takes what it needs of them.
+            words += ("--seconds", "5") if words[1] == "bench" else ()
             out = done(words, fresh.run(*words, inside=desk))
             assert max(map(len, out.splitlines()), default=0) <= 80, f"{line}: wider than a terminal"
     assert len(given) >= 8

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from thresher import records
 from thresher.engine.engine import Engine
 from thresher.jobs.score import score_files
 from thresher.workplace import work_of
@@ -71,8 +72,9 @@ def clean(out: Path) -> None:
 
 
 def main(model: str, source: str, out: Path) -> None:
-    # Loading writes nothing to the disk: children have their parent's engine.
+    # Loading writes nothing to the disk, nor does Git: children have their parent's engine, and know its commit.
     Engine.load = staticmethod(functools.cache(Engine.load))  # type: ignore[method-assign]
+    records.commit = functools.cache(records.commit)
 
     def work() -> None:
         score_files(model, inputs=source, out=out, part_rows=20, device="cpu", dtype="fp32")

@@ -1,5 +1,6 @@
 """transformers says nothing while a command runs, in any of its processes, and speaks again afterwards."""
 
+import json
 import os
 import re
 import subprocess
@@ -74,7 +75,7 @@ def test_the_last_thread_out_brings_the_settings_back(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_processes_of_a_search_are_quiet_too(stock: Stock, tmp_path: Path) -> None:
+def test_processes_of_a_search_are_quiet_and_share_its_trials(stock: Stock, tmp_path: Path) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
     words = ["search", str(stock.head), "--train", str(stock.rows), "--test", str(stock.test), "--workers", "2"]
@@ -83,3 +84,6 @@ def test_processes_of_a_search_are_quiet_too(stock: Stock, tmp_path: Path) -> No
     loud = {name: value for name, value in os.environ.items() if name not in FOR_CHILDREN}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=loud)
     assert not re.search(WORDS, done.stdout + done.stderr)
+    report = json.loads((tmp_path / "run" / "pareto.json").read_text(encoding="utf-8"))
+    trained, given_up = {point["target"] for point in report["points"]}, set(report["given_up"])
+    assert len(trained) + len(given_up) == 3 and not trained & given_up

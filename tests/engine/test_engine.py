@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.engine.makers import cpu, engine_with, reference
-from tests.models.families import FAMILIES, LAYERS, LENGTHS, SEPARATOR, SOME, prune_with_, ragged, tiny_model
+from tests.models.families import FAMILIES, LAYERS, LENGTHS, SEPARATOR, SOME, in_pairs, prune_with_, ragged, tiny_model
 from thresher.engine.backends import attention
 from thresher.engine.backends.cpu import Cpu
 from thresher.engine.backends.linear import LINEARS
@@ -61,9 +61,7 @@ VARIANTS: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "variant", "score"), in_pairs(FAMILIES, tuple(VARIANTS), SCORES))
 def test_every_rule_of_the_gates_holds_in_the_engine(name: str, variant: str, score: str) -> None:
     """Also with separators and with padding ids inside a text, which RoBERTa's kind leaves out of its positions."""
     thresholds, settings = VARIANTS[variant]

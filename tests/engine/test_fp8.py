@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 from tests.engine.makers import engine_with, reference  # noqa: E402
-from tests.engine.test_cuda_executor import DEVICE, MODES, needs_triton, pruned, texts  # noqa: E402, F401
+from tests.engine.test_cuda_executor import DEVICE, MODES, in_turn, needs_triton, pruned, texts  # noqa: E402, F401
 from tests.models.families import FAMILIES, LAYERS, SOME  # noqa: E402
 from thresher.engine.backends.eight import EightBits  # noqa: E402
 from thresher.engine.cuda import executor as module  # noqa: E402
@@ -25,8 +25,8 @@ from thresher.engine.weights import LayerScales, read_weights  # noqa: E402
 from thresher.errors import ConfigError, ModelError  # noqa: E402
 from thresher.models.plan import plan_of  # noqa: E402
 
-EVERY = (0.0,) * LAYERS  # nothing is dropped, so that nothing can be decided otherwise
-FIRST_ALONE = (0.0, math.inf, 0.0, 0.0)
+# Thresholds by which nothing is dropped that could be decided otherwise.
+KEPT = {"all": (0.0,) * LAYERS, "first tokens": (0.0, math.inf, 0.0, 0.0)}
 NEAR = 0.05  # of the logits' size: a number that lies between two of e4m3 may become either
 
 
@@ -50,10 +50,9 @@ def apart(found: Output, expected: Output) -> float:
     return float((found.outputs - expected.outputs).norm() / expected.outputs.norm())
 
 
-@pytest.mark.parametrize("thresholds", [EVERY, FIRST_ALONE], ids=["dense", "first tokens alone"])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_agrees_with_the_twin(name: str, thresholds: tuple[float, ...]) -> None:
-    model = pruned(name, thresholds)
+@pytest.mark.parametrize(("name", "kept"), in_turn(FAMILIES, KEPT))
+def test_agrees_with_the_twin(name: str, kept: str) -> None:
+    model = pruned(name, KEPT[kept])
     found, expected = in_fp8(model, "graph").compute(texts(model)), twin(model)
     plain = engine_with(model, reference()).compute(texts(model))
     assert found.kept.tolist() == expected.kept.tolist()

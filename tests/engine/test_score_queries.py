@@ -14,7 +14,7 @@ from tests.engine.makers import cpu, engine_with, reference
 from tests.engine.test_engine import SCORES, sequences
 from tests.engine.test_find_scales import scales_of
 from tests.engine.test_parity import EPSILON, Layers, _within_twice, own, prepared
-from tests.models.families import FAMILIES, SOME, pruned_model, ragged, run, wide_windows
+from tests.models.families import FAMILIES, SOME, in_pairs, pruned_model, ragged, run, wide_windows
 from thresher.engine.backends import attention
 from thresher.engine.graphs.executor import GraphExecutor
 from thresher.engine.weights import read_weights
@@ -30,9 +30,7 @@ def judging(name: str, score_queries: int, **settings: Any) -> Any:
     return pruned_model(name, changes=wide_windows(name, score_queries), score_queries=score_queries, **settings)
 
 
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("score_queries", FEW)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "score_queries", "score"), in_pairs(FAMILIES, FEW, SCORES))
 def test_dropping_equals_masking(name: str, score_queries: int, score: str) -> None:
     model = judging(name, score_queries, score=score)
     inputs = ragged(model, LENGTHS)
@@ -104,10 +102,7 @@ def test_on_a_processor_a_text_is_judged_alike_alone_and_in_a_batch(score_querie
 FORMS: dict[str, dict[str, Any]] = {"batch": {}, "one": {"one": True}, "steps": {"one": True, "step": 4}}
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("score_queries", FEW)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "score_queries", "form", "score"), in_pairs(NAMES, FEW, tuple(FORMS), SCORES))
 def test_graphs_decide_and_answer_the_same(name: str, score_queries: int, score: str, form: str) -> None:
     model = judging(name, score_queries, score=score)
     inputs = ragged(model, (11, 1, 7, 67, 16), extra=2)

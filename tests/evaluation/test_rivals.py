@@ -48,21 +48,23 @@ def test_padded_is_what_the_model_expects() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the converters warn of each other's ways
 def test_onnxruntime_agrees_at_any_shape(dense: Path, tmp_path: Path) -> None:
     skip_without("onnxruntime")
     fp32, int8 = tmp_path / "fp32.onnx", tmp_path / "int8.onnx"
-    alone(rivals.make_onnx, dense, fp32, rivals.padded(texts(5, 6), PAD))
+    rivals.make_onnx(dense, fp32, rivals.padded(texts(5, 6), PAD))
     assert max(differences(dense, fp32, "onnxruntime", "fp32")) < 1e-4
-    alone(rivals.make_onnx_int8, fp32, int8)
+    rivals.make_onnx_int8(fp32, int8)
     assert int8.stat().st_size > 0
     assert 0 < max(differences(dense, int8, "onnxruntime", "int8")) < 1
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the converters warn of each other's ways
 def test_openvino_agrees_at_any_shape(dense: Path, tmp_path: Path) -> None:
     skip_without("openvino")
     fp32, int8 = tmp_path / "fp32.xml", tmp_path / "int8.xml"
-    alone(rivals.make_openvino, dense, fp32, rivals.padded(texts(5, 6), PAD))
+    rivals.make_openvino(dense, fp32, rivals.padded(texts(5, 6), PAD))
     assert max(differences(dense, fp32, "openvino", "fp32")) < 1e-4
     calibration = [rivals.padded([row], PAD) for row in texts(*range(3, 15), seed=1)]
     alone(rivals.make_openvino_int8, fp32, int8, calibration)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -26,6 +27,14 @@ LENGTHS = (11, 1, 7, 3, 16)
 SOME = (0.7, 0.8, 0.9, 1.0)
 
 Inputs = dict[str, Tensor]
+
+
+def in_pairs(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """For `parametrize`: of two axes every pair, whichever two, but not of all axes everything with everything: what is
+    wrong where a third thing has just this value is rare, and to look for it takes the last axis' length as long."""
+    *free, last = axes
+    places = product(*(range(len(axis)) for axis in free))
+    return [(*(axis[i] for axis, i in zip(free, at, strict=True)), last[sum(at) % len(last)]) for at in places]
 
 
 def tiny_config(name: str, *, dropout: float = 0.0, **changes: Any) -> Any:

