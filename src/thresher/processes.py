@@ -28,7 +28,7 @@ def _without_script() -> Iterator[None]:
     """For a moment nobody can tell from which file this process was started."""
     main = sys.modules["__main__"]
     with _HIDING:
-        before = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+        before: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
         vars(main).pop("__file__", None)
         main.__spec__ = None
         try:
