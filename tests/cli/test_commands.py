@@ -80,7 +80,7 @@ class TestEval:
 
     def test_truncation_is_counted(self, stock: Stock, finished: Path) -> None:
         done = tiny.succeeds("eval {run} --test {test} --max-length 6", run=finished, test=stock.test)
-        assert "of 16 rows were truncated" in done.out
+        assert " texts of 16 rows were truncated" in done.out
 
     def test_task_by_name(self, stock: Stock, tmp_path: Path) -> None:
         """GLUE from a folder; eval then needs no more than the run and the folder."""

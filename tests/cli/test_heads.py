@@ -98,6 +98,7 @@ def test_an_embedder_without_labels(tmp_path: Path) -> None:
     call = "prune {model} --train {train} --test {test} --embed --pair-column pair --out {out} --max-length 16"
     done = tiny.succeeds(f"{call} {STEPS} --json", model=model, train=train, test=test, out=tmp_path / "run")
     quality = done.json()["quality"]["test"]
+    assert " ".join(done.err.split()).endswith('run "some text"'), "explain takes one text, and refuses pairs"
     assert quality["pruned"]["metrics"].keys() == {"spearman", "score"} and quality["pruned"]["rows"] == 20
     about = tiny.manifest(tmp_path / "run")
     assert about["task"]["means"] == "embedding" and about["prune"]["collapse_last"] is False

@@ -318,6 +318,8 @@ def test_scores_and_ranks() -> None:
     assert engine.rank("a film", []) == [] and engine.score([]).shape == (0,)
     lists: Any = [list(pair) for pair in PAIRS]  # as users of CrossEncoder write them
     assert np.array_equal(engine.score(lists), scores)
+    assert np.array_equal(engine.score(np.array(lists)), scores)
+    assert np.array_equal(engine.score(np.array(lists, dtype=object)), scores), "as pandas gives them"
 
 
 def test_ties_stay_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The explaining job: what the command prints, as a result."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,5 +25,13 @@ def test_what_is_wrong_is_said_before_the_run_is_loaded() -> None:
     for pair in (None, "a film"):
         with pytest.raises(DataError, match="the text is empty; give at least one word"):
             thresher.ExplainRequest(run="no-such-run", text=" ", pair=pair)  # type: ignore[arg-type]
+    wrong: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("text = None is of type NoneType", {"text": None}),
+        ("text = 5 is of type int", {"text": 5}),
+        ("pair = 5 is of type int", {"text": "a film", "pair": 5}),
+    )
+    for says, given in wrong:
+        with pytest.raises(ConfigError, match=f"{says}; give a string"):
+            thresher.explain_run("no-such-run", **given)
     with pytest.raises(ConfigError, match="unknown option 'svg'; ExplainRequest has: run, text, pair"):
         thresher.explain_run("no-such-run", text="a film", svg="a.svg")

@@ -6,7 +6,7 @@ from tests.models.families import BERT_LIKE, POSITIONS, logits_of, ragged, tiny_
 from thresher.config import PruneConfig
 from thresher.core.heads import Head
 from thresher.errors import ModelError
-from thresher.models.defaults import positions_of, prune_defaults
+from thresher.models.defaults import mean_by_, positions_of, prune_defaults
 
 TOKENIZER = SimpleNamespace(sep_token_id=102)
 
@@ -18,6 +18,14 @@ def test_what_heads_need() -> None:
     assert PruneConfig(**reranker).collapse_last
     assert prune_defaults(Head(reads="mean", means="embedding"), TOKENIZER) == {"collapse_last": False}
     assert prune_defaults(Head(reads="first", means="embedding"), TOKENIZER) == {}
+
+
+def test_no_head_is_trained_for_an_embedding() -> None:
+    """prune refuses --finetune always with --embed, so that nobody is sent there."""
+    with pytest.raises(ModelError, match="are for an embedding; give rows of the model's kind, or an embedding model$"):
+        mean_by_(tiny_model("bert"), "embedding")
+    with pytest.raises(ModelError, match=r"or train a new head \(thresher prune --finetune always\)"):
+        mean_by_(tiny_model("bert"), "labels")
 
 
 def test_a_reranker_needs_a_separator() -> None:

@@ -66,6 +66,22 @@ def test_rows_without_a_relevant_one_judge_nothing() -> None:
     assert TaskSpec("v", "text", None, (), ("pearson",)).truth(rows).rows == 2, "a value may be 0"
 
 
+def test_rows_that_every_order_suits_judge_nothing() -> None:
+    """Pairs that fit are what many have: their nDCG is 1 by any model, and a search would prune all there is."""
+    rows = [Example("q", "d", 1.0), Example("q", "e", 1.0), Example("r", "f", 0.0)]
+    with pytest.raises(DataError, match="task pairs has 3 rows, and those of each query are all equally relevant"):
+        RERANK.truth(rows)
+    assert RERANK.truth([*rows, Example("r", "g", 1.0)]).units == 2
+
+
+def test_rows_without_any_of_several_labels_judge_nothing() -> None:
+    spec = TaskSpec("t", "x", None, ("a", "b"), ("micro_f1",), means="labels")
+    none, some = Example("one", None, (0, 0)), Example("two", None, (0, 1))
+    with pytest.raises(DataError, match="task t has 2 rows and no label on any of them, so that F1 is 0"):
+        spec.truth([none, none])
+    assert spec.truth([none, some]).rows == 2
+
+
 def test_all_rows_have_labels_or_none() -> None:
     assert labelled([Example("a", None, 0)], name="t") and not labelled([Example("a", None, None)], name="t")
     with pytest.raises(DataError, match="task t: 1 of 2 rows have no label; give all rows of a split one, or none"):

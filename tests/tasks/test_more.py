@@ -35,6 +35,16 @@ def test_a_table_has_the_task_s_columns_and_its_labels_are_not_read(tmp_path: Pa
         with_more_texts(task_of(), file)
 
 
+def test_no_query_that_judges_is_learnt_from(tmp_path: Path) -> None:
+    """Whatever else its rows are known by: the file has the texts alone."""
+    spec = TaskSpec("s", "text", "pair", (), RANK_METRICS[:1], means="score")
+    rows = [Example(f"{name} query", "document", 1.0, f"q{name}") for name in ("train", "selection", "test")]
+    file = tmp_path / "more.txt"
+    file.write_text("test query\tanother\nselection query\tone\nnew query\tdocument\n", encoding="utf-8")
+    task = with_more_texts(Task(spec, rows[:1], rows[1:2], {"test": rows[2:]}, "made up"), file)
+    assert task.more == [Example("new query", "document", None)]
+
+
 def test_refusals(tmp_path: Path) -> None:
     file = tmp_path / "more.txt"
     file.write_text("selection text\n", encoding="utf-8")

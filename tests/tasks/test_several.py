@@ -77,6 +77,14 @@ def test_labels_that_may_be_several_ask(tmp_path: Path, labels: tuple[str, ...],
     assert load_file_task(file, separator=mark).spec.means == "labels"
 
 
+def test_rows_without_a_label_ask_too(tmp_path: Path) -> None:
+    """To remove them would be wrong where others have several: none of the labels is an answer, too."""
+    with pytest.raises(DataError, match=r"if these are several labels, say --separator '\|'"):
+        load_file_task(write(tmp_path / "t.jsonl", labelled_rows("", "a|b", "b")))
+    with pytest.raises(DataError, match="row 1 .*has no label in 'label'; give it one or remove the row"):
+        load_file_task(write(tmp_path / "u.jsonl", labelled_rows("", "a", "b")))
+
+
 def test_names_with_commas_and_nothing_in_common_are_classes(tmp_path: Path) -> None:
     task = load_file_task(write(tmp_path / "t.jsonl", labelled_rows("food, drink", "sports, games", "news")))
     assert task.spec.labels == ("food, drink", "news", "sports, games")

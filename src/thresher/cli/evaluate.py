@@ -35,7 +35,7 @@ def evaluate(
         screen.print(layers_table(models["pruned"]))
         screen.print(quartile_table(models["pruned"]))
         if models["pruned"]["truncated"]:
-            screen.print(f"{models['pruned']['truncated']} of {models['pruned']['rows']} rows were truncated")
+            screen.print(f"{models['pruned']['truncated']} texts of {models['pruned']['rows']} rows were truncated")
     for text in (*result.remarks, _legend(result)):
         screen.print(text, markup=False)
     if as_json:

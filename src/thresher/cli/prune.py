@@ -98,7 +98,8 @@ def _show_kept(screen: "Console", result: Any, found: dict[str, Any], out: Path)
     from thresher.models.pairs import takes_pairs
 
     screen.print(layers_table(next(iter(found["quality"].values()))["pruned"]))
-    pairs = {"span": '"a question" "its context"', "score": '"a query" "a document"'}
-    single = '"one text" "the other"' if takes_pairs(known_of(result.model)) else '"some text"'
-    texts = pairs.get(head_of(result.model).means, single)
+    some = '"some text"'  # an embedder's rows may be pairs, and each of the two is read alone
+    usual = '"one text" "the other"' if takes_pairs(known_of(result.model)) else some
+    known = {"span": '"a question" "its context"', "score": '"a query" "a document"', "embedding": some}
+    texts = known.get(head_of(result.model).means, usual)
     screen.print(f"saved {out}; see it at work: thresher explain {out} {texts}", markup=False)

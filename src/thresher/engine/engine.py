@@ -293,11 +293,12 @@ class Engine(ReadsTokens):
         """How well each document answers its query, (pairs,) float32: between 0 and 1, as in sentence-transformers, or
         as the model's folder has it; or `raw` logits.
 
-        A pair may be a list, as it may there. Documents that are too long are cut; `predict` gives the same scores and
-        says of which. A pair that cannot be scored is a DataError that names it.
+        A pair may be a list or an array's row, as it may there. Documents that are too long are cut; `predict` gives
+        the same scores and says of which. A pair that cannot be scored is a DataError that names it.
         """
         check_scores(self.head.means, "score")
-        pairs = [tuple(pair) if isinstance(pair, list) else pair for pair in check_items(pairs, name="pairs")]
+        given = check_items(pairs, name="pairs")
+        pairs = [tuple(pair) if isinstance(pair, list | np.ndarray) else pair for pair in given]
         return self._scored(pairs, raw=raw, progress=progress)[0]
 
     def _scored(self, pairs: Sequence[tuple[str, str]], *, raw: bool, progress: bool = False) -> tuple[Outputs, Any]:

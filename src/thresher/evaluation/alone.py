@@ -7,14 +7,13 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from thresher.evaluation.contenders import Spec, Tokens, build
 from thresher.evaluation.rivals import Row
+from thresher.processes import FreshProcesses
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,8 +29,9 @@ class Peak:
 
 def alone(function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
     """Call a function of a module in a new process, which ends with it. What it raises is raised here."""
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn"), initializer=_silence) as pool:
-        return pool.submit(function, *args, **options).result()
+    with FreshProcesses(1, initializer=_silence) as pool:
+        found: T = pool.submit(function, *args, **options).result()
+    return found
 
 
 def peak_memory(spec: Spec, rows: Sequence[Row], batch_size: int) -> Peak:

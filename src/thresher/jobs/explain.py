@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from thresher.config import trained_length
-from thresher.errors import DataError
+from thresher.errors import ConfigError, DataError
 from thresher.jobs.request import Request, asked
 from thresher.quiet import quiet
-from thresher.text import is_blank
+from thresher.text import is_blank, shown
 
 if TYPE_CHECKING:
     from thresher.evaluation.explain import Explanation
@@ -26,7 +26,9 @@ class ExplainRequest(Request):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for one in (self.text, self.pair):
+        for name, one in (("text", self.text), ("pair", self.pair)):
+            if not isinstance(one, str) and (one is not None or name == "text"):
+                raise ConfigError(f"{name} = {shown(one)} is of type {type(one).__name__}; give a string")
             if one is not None and is_blank(one):
                 raise DataError("the text is empty; give at least one word")
 

@@ -63,9 +63,11 @@ def mean_by_(model: Any, means: str) -> None:
     if head.means == means:
         return
     if {head.means, means} != {"value", "score"}:
+        head_way = "train a new head (thresher prune --finetune always)"
+        other = "an embedding model" if means == "embedding" else head_way
         raise ModelError(
             f"the outputs of {type(model).__name__} are {WORDS[head.means]}, and the rows are for {WORDS[means]}; give "
-            "rows of the model's kind, or train a new head (thresher prune --finetune always)"
+            f"rows of the model's kind, or {other}"
         )
     found = Head(reads=head.reads, means=means)
     if means == "score":

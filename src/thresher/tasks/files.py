@@ -249,6 +249,9 @@ def _labels(
         return Relevance() if means == "score" else Labels((), whole=False)
     if means == "labels" or (regression is None and has_lists(table, column)):
         return learn_several(table, column, separator=separator)
+    found = [row.get(column) for row in table.rows]
+    if regression is None and any(value is None or (isinstance(value, str) and is_blank(value)) for value in found):
+        ask_about_several(table, column, found)  # one of several labels may be none, and is no row to remove
     labels = learn_labels(table, column, regression=regression)
     if regression is None and labels.names:
         ask_about_several(table, column, raw_labels(table, column))

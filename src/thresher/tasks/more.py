@@ -1,5 +1,6 @@
 """Rows without labels beside a task's own: training learns from the dense model alone on them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from thresher.core.heads import OF_TOKENS
 from thresher.errors import DataError
 from thresher.tasks.files import read_texts, text_at
 from thresher.tasks.readers import read_table
-from thresher.tasks.splits import counted, fingerprint, query_of
+from thresher.tasks.splits import counted, fingerprint
 from thresher.tasks.task import Example, Task, labelled
 
 
@@ -23,7 +24,8 @@ def with_more_texts(task: Task, file: Path) -> Task:
     paired = task.train[0].pair is not None
     if (rows[0].pair is not None) != paired:
         raise DataError(f"{file} has {'no ' if paired else ''}second texts, unlike the training rows; make them alike")
-    key = query_of if spec.means == "score" else fingerprint
+    # Queries by their text: those of the file have no other identity.
+    key: Callable[[Example], object] = (lambda row: row.text) if spec.means == "score" else fingerprint
     judged = {key(row) for split in (task.selection, *task.test.values()) for row in split}
     fresh = [Example(row.text, row.pair, None) for row in rows if key(row) not in judged]
     if not fresh:

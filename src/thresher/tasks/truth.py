@@ -74,12 +74,8 @@ def truth_of(
     numbers = None if groups is None else np.unique(np.array(groups, dtype=object), return_inverse=True)[1]
     if has_labels(labels, name=name) or not labels:
         values = _objects(labels) if whole else np.array(labels)
-        if numbers is not None and labels and not (values > 0).any():
-            # Every model would score 0, and nothing could ever be lost.
-            raise DataError(
-                f"task {name} has {len(labels):,} rows and no relevant one among them, so that no order can be judged; "
-                "give a relevance above 0 to some, or leave the labels out"
-            )
+        if labels and not whole:
+            _check_judging(values, numbers, name=name)
         return Truth(values, groups=numbers)
     if dense is None:
         raise DataError(
@@ -87,6 +83,30 @@ def truth_of(
             "give its outputs, or rows with labels"
         )
     return Truth(np.asarray(dense), labelled=False, groups=numbers)
+
+
+def _check_judging(values: NDArray[Any], groups: NDArray[np.integer] | None, *, name: str) -> None:
+    """Refuse labels by which every model scores the same, so that nothing could ever be lost."""
+    if values.ndim == 2 and not values.any():
+        raise DataError(
+            f"task {name} has {len(values):,} rows and no label on any of them, so that F1 is 0 whatever is answered; "
+            "give rows that have some"
+        )
+    if groups is None:
+        return
+    if not (values > 0).any():
+        raise DataError(
+            f"task {name} has {len(values):,} rows and no relevant one among them, so that no order can be judged; "
+            "give a relevance above 0 to some, or leave the labels out"
+        )
+    least, most = np.full(groups.max() + 1, np.inf), np.full(groups.max() + 1, -np.inf)
+    np.minimum.at(least, groups, values)
+    np.maximum.at(most, groups, values)
+    if (least == most).all():
+        raise DataError(
+            f"task {name} has {len(values):,} rows, and those of each query are all equally relevant, so that every "
+            "order is right; give queries documents that do not fit, too, or leave the labels out"
+        )
 
 
 def has_labels(labels: Sequence[Label], *, name: str) -> bool:

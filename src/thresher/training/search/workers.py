@@ -1,11 +1,12 @@
 """Where trials run: in this process, or several at a time in processes of their own."""
 
-import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import torch
+
+from thresher.processes import FreshProcesses
 
 
 class Inline(Executor):
@@ -21,5 +22,4 @@ def executor_of(workers: int) -> Executor:
     if workers == 1:
         return Inline()
     threads = max(1, torch.get_num_threads() // workers)  # the cores are shared
-    spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(threads,))
+    return FreshProcesses(workers, initializer=torch.set_num_threads, initargs=(threads,))
