@@ -30,7 +30,8 @@ from thresher.serving.gears import Gear, GearBox, gears_within, read_measured
 from thresher.serving.job import Job
 from thresher.serving.pace import Pace
 from thresher.serving.queue import Limits, WorkQueue
-from thresher.serving.worker import Batch, Turns, Worker
+from thresher.serving.turns import Turns
+from thresher.serving.worker import Batch, Worker
 from thresher.tokenizing.tokens import Tokens
 from thresher.tokenizing.windows import Windows
 from thresher.workplace import expanded
