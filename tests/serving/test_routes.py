@@ -262,6 +262,13 @@ def test_what_is_served_is_told(all_heads: Client, alone: Alone) -> None:
     assert set(document["paths"]) >= {"/predict", "/v2/rerank", "/v1/embeddings", "/explain"}
 
 
+@pytest.mark.parametrize("path", ["/run/nobody/predict", "/run/nobody", "/run//predict"])
+def test_an_address_is_of_one_run_even_where_there_is_one_only(alone: Alone, path: str) -> None:
+    reply = alone("classes").post(path, {"inputs": TEXT})
+    assert reply.status == 404 and "no run is called" in reply.json["error"]
+    assert alone("classes").post("/classify", {"input": TEXT, "model": "nobody"}).status == 200
+
+
 def test_paths_and_methods(all_heads: Client) -> None:
     assert all_heads.post("/run/classes/predict/", {"inputs": TEXT}).status == 200
     assert all_heads.post("/run/classes", {"inputs": TEXT}).status == 200
