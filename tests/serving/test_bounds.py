@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.serving.conftest import Client
+from tests.serving.test_faults import until
 
 TEI = "thresher.serving.http.routes.tei"
 TEXTS = ["a cold river", "a warm film", "the long river"]
@@ -70,6 +71,33 @@ def test_long_texts_are_tokenized_beside_the_event_loop(
     monkeypatch.setattr(reader, "inner", noting)
     assert all_heads.post(route, body).status == 200
     assert noting.threads and all(name.startswith("tokenizing") for name in noting.threads)
+
+
+@pytest.mark.parametrize(
+    ("name", "route", "body"),
+    [
+        ("classes", "/predict", {"inputs": "good film " * 2000}),
+        ("classes", "/tokenize", {"inputs": "good film " * 2000}),
+        ("embedder", "/embed_all", {"inputs": "river " * 4000}),
+        ("reranker", "/v2/rerank", {"query": "a", "documents": ["film " * 2000], "max_tokens_per_doc": 3}),
+    ],
+)
+def test_the_tokenizer_has_no_more_time_than_the_request(
+    all_heads: Client, monkeypatch: pytest.MonkeyPatch, name: str, route: str, body: Any
+) -> None:
+    go, run, route = threading.Event(), all_heads.house.runs[name], f"/run/{name}{route}"
+    pool: Any = run._tokenizers
+    submit = pool.submit
+    monkeypatch.setattr(pool, "submit", lambda work: submit(lambda: (go.wait(30), work())[1]))
+    try:
+        reply = all_heads.post(route, body, {"x-thresher-timeout": "0.5"})
+        assert reply.status == 504 and "characters were not tokenized in time" in str(reply.json)
+        assert run.reading > 4096  # it is still there
+    finally:
+        go.set()
+    assert until(lambda: run.reading == 0)
+    monkeypatch.setattr(pool, "submit", submit)
+    assert all_heads.post(route, body).status == 200
 
 
 class PanicException(BaseException):

@@ -109,7 +109,7 @@ async def embed_all(given: Embed, call: Call) -> Any:
     run = call.choose(("embedding",))
     items = embeddable(given.inputs)
     characters = sum(len(item) for item in items)
-    tokens = await run.read(items, characters, given.prompt_name)
+    tokens = await run.read(items, characters, given.prompt_name, deadline=call.deadline)
     check_texts(tokens, truncate=truncates(given), longest=run.engine.max_length)
     check_reply(run, vectors=tokens.total)
     return await call.aside(partial(token_states, run, tokens), tokens=tokens.total)
@@ -145,7 +145,7 @@ async def tokenize(given: Tokenize, call: Call) -> Any:
         found = encoded(reader, texts, special=given.add_special_tokens)
         return [_tokens(each, text) for each, text in zip(found, texts, strict=True)]
 
-    return await run.tokenizing(characters, rows)
+    return await run.tokenizing(characters, rows, deadline=call.deadline)
 
 
 def characters_of(run: ServedRun) -> FastTokenizer:
