@@ -50,9 +50,9 @@ class Noting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def encode(self, *given: Any, **more: Any) -> Any:
+    def encode_batch(self, *given: Any, **more: Any) -> Any:
         self.threads.append(threading.current_thread().name)
-        return self.inner.encode(*given, **more)
+        return self.inner.encode_batch(*given, **more)
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ class PanicException(BaseException):
 class Poisoned(Noting):
     """A tokenizer that does not survive one of the texts."""
 
-    def encode(self, text: Any, *given: Any, **more: Any) -> Any:
-        if "poison" in text:
+    def encode_batch(self, texts: Any, *given: Any, **more: Any) -> Any:
+        if "poison" in texts:
             raise PanicException("index out of bounds")
-        return super().encode(text, *given, **more)
+        return super().encode_batch(texts, *given, **more)
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ async def rank_documents(given: Rerank | CohereRerank, call: Call) -> Any:
     texts = texts_of(given.documents)
     if not texts:
         raise EmptyRequest("documents is empty; give at least one")
-    spans = getattr(given, "relevant_spans", None)
-    wants_spans = spans is not None and spans.mode == "enabled"
-    if wants_spans:
+    wanted = getattr(given, "relevant_spans", None)
+    spans: Spans | None = wanted if wanted is not None and wanted.mode == "enabled" else None
+    if spans is not None:
         _check_spans(run, min(len(texts), given.top_n or len(texts)))
     most = getattr(given, "max_tokens_per_doc", None)
     pairs = [
@@ -53,7 +53,7 @@ async def rank_documents(given: Rerank | CohereRerank, call: Call) -> Any:
     for index in order:
         document = {"document": {"text": texts[index]}} if given.return_documents else {}
         results.append({"index": index, "relevance_score": float(scores[index]), **document})
-    if wants_spans:
+    if spans is not None:
         tokens = int(answers.tokens[order].sum())
         await _add_spans(results, [pairs[index] for index in order], spans, call, tokens=tokens)
     tokens = int(answers.tokens.sum())

@@ -160,7 +160,8 @@ def encoded(reader: FastTokenizer, texts: Sequence[str], *, special: bool) -> It
     """What the tokenizers library makes of each text; one that it fails on is the request's error."""
     for number, text in enumerate(texts):
         try:
-            yield reader.inner.encode(text, add_special_tokens=special)
+            # A batch leaves the interpreter to the event loop meanwhile; a single text would not.
+            yield reader.inner.encode_batch([text], add_special_tokens=special)[0]
         except BaseException as error:  # panics too
             if not is_failure(error):
                 raise
