@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.serving.conftest import Client
+from tests.serving.test_faults import until
 
 TEI = "thresher.serving.http.routes.tei"
 TEXTS = ["a cold river", "a warm film", "the long river"]
@@ -49,9 +50,9 @@ class Noting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def encode(self, *given: Any, **more: Any) -> Any:
+    def encode_batch(self, *given: Any, **more: Any) -> Any:
         self.threads.append(threading.current_thread().name)
-        return self.inner.encode(*given, **more)
+        return self.inner.encode_batch(*given, **more)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,33 @@ def test_long_texts_are_tokenized_beside_the_event_loop(
     assert noting.threads and all(name.startswith("tokenizing") for name in noting.threads)
 
 
+@pytest.mark.parametrize(
+    ("name", "route", "body"),
+    [
+        ("classes", "/predict", {"inputs": "good film " * 2000}),
+        ("classes", "/tokenize", {"inputs": "good film " * 2000}),
+        ("embedder", "/embed_all", {"inputs": "river " * 4000}),
+        ("reranker", "/v2/rerank", {"query": "a", "documents": ["film " * 2000], "max_tokens_per_doc": 3}),
+    ],
+)
+def test_the_tokenizer_has_no_more_time_than_the_request(
+    all_heads: Client, monkeypatch: pytest.MonkeyPatch, name: str, route: str, body: Any
+) -> None:
+    go, run, route = threading.Event(), all_heads.house.runs[name], f"/run/{name}{route}"
+    pool: Any = run._tokenizers
+    submit = pool.submit
+    monkeypatch.setattr(pool, "submit", lambda work: submit(lambda: (go.wait(30), work())[1]))
+    try:
+        reply = all_heads.post(route, body, {"x-thresher-timeout": "0.5"})
+        assert reply.status == 504 and "characters were not tokenized in time" in str(reply.json)
+        assert run.reading > 4096  # it is still there
+    finally:
+        go.set()
+    assert until(lambda: run.reading == 0)
+    monkeypatch.setattr(pool, "submit", submit)
+    assert all_heads.post(route, body).status == 200
+
+
 class PanicException(BaseException):
     """As Rust's panics reach Python."""
 
@@ -79,10 +107,10 @@ class PanicException(BaseException):
 class Poisoned(Noting):
     """A tokenizer that does not survive one of the texts."""
 
-    def encode(self, text: Any, *given: Any, **more: Any) -> Any:
-        if "poison" in text:
+    def encode_batch(self, texts: Any, *given: Any, **more: Any) -> Any:
+        if "poison" in texts:
             raise PanicException("index out of bounds")
-        return super().encode(text, *given, **more)
+        return super().encode_batch(texts, *given, **more)
 
 
 @pytest.mark.parametrize(

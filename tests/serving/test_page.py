@@ -111,6 +111,19 @@ def test_a_keyboard_is_enough(alone: Alone) -> None:
 
 
 @in_a_browser
+def test_letters_that_javascript_counts_twice_harm_no_words(alone: Alone) -> None:
+    between = "[...document.querySelector('.words').childNodes].filter((one) => one.nodeType === 3)"
+    with opened(alone("classes").url) as page:
+        page.until("document.getElementById('first').value")
+        page.says("document.getElementById('first').focus()")
+        page.write("\U0001f600 a \U0001f600 long cold film")
+        page.press("Tab", 2)
+        page.press("Enter")
+        page.until(DONE)
+        assert page.says(f"{between}.map((one) => one.textContent).join('')").strip() == ""
+
+
+@in_a_browser
 def test_the_dial_drops_more_the_further_it_is_moved(alone: Alone) -> None:
     kept = "Number(/([\\d.]+)%/.exec(document.getElementById('status').textContent)[1])"
     with opened(f"{alone('classes').url}/?compute") as page:

@@ -79,6 +79,15 @@ def test_what_cannot_be_done_in_time_is_refused_whole() -> None:
         queue.put(job_of(clock, *[100] * 90))
 
 
+def test_who_comes_when_its_time_is_over_is_late_and_not_too_large() -> None:
+    clock = Clock()
+    queue, _, _ = server(clock)
+    job = job_of(clock, 3, timeout=1.0)
+    clock.now += 2.0
+    with pytest.raises(Expired, match="was over before it was let in"):
+        queue.put(job)
+
+
 def test_the_most_tokens_that_wait_are_a_limit_of_their_own() -> None:
     clock = Clock()
     queue, _, _ = server(clock, limits=Limits(timeout_s=1e6, queue_tokens=1000))

@@ -262,6 +262,23 @@ def test_what_is_served_is_told(all_heads: Client, alone: Alone) -> None:
     assert set(document["paths"]) >= {"/predict", "/v2/rerank", "/v1/embeddings", "/explain"}
 
 
+def test_spans_that_nobody_gets_are_refused_before_scores_are_computed(all_heads: Client) -> None:
+    body = {"query": QUERY, "documents": ["warm"] * 65, "model": "reranker", "relevant_spans": {}}
+    batches = list[Any]()
+    all_heads.house.watchers.append(lambda run, batch: batches.append(batch))
+    reply = all_heads.post("/v2/rerank", body)
+    all_heads.house.watchers.pop()
+    assert reply.status == 400 and "relevant_spans of 65 documents; set top_n to at most 64" in reply.json["message"]
+    assert not batches
+
+
+@pytest.mark.parametrize("path", ["/run/nobody/predict", "/run/nobody", "/run//predict"])
+def test_an_address_is_of_one_run_even_where_there_is_one_only(alone: Alone, path: str) -> None:
+    reply = alone("classes").post(path, {"inputs": TEXT})
+    assert reply.status == 404 and "no run is called" in reply.json["error"]
+    assert alone("classes").post("/classify", {"input": TEXT, "model": "nobody"}).status == 200
+
+
 def test_paths_and_methods(all_heads: Client) -> None:
     assert all_heads.post("/run/classes/predict/", {"inputs": TEXT}).status == 200
     assert all_heads.post("/run/classes", {"inputs": TEXT}).status == 200

@@ -83,6 +83,34 @@ def test_a_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(len(word) > memory.LONGEST for word in own._words)
 
 
+class Polite:
+    """The library, of which `encode` holds the interpreter for as long as it reads, and batches do not."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def encode(self, text: str, *given: Any, **more: Any) -> Any:
+        assert len(text) <= memory.LONGEST, "all other threads stand still meanwhile"
+        return self.inner.encode(text, *given, **more)
+
+
+@pytest.mark.parametrize("text", ["x" * 5000, "\u00fc" * 5000, "a long film " * 500])
+def test_other_threads_go_on_while_a_long_text_is_read(text: str) -> None:
+    plain, polite = FastTokenizer.of(tokenizer("wordpiece")), remembering("wordpiece")
+    assert plain is not None
+    polite.inner = Polite(polite.inner)
+    polite.memory = WordMemory.of(polite.inner)
+    assert polite.memory is not None
+    expected = tokens_of(plain, [text], limit=None, cuts="longest_first")
+    assert tokens_of(polite, [text], limit=None, cuts="longest_first").rows() == expected.rows()
+    how: Any = {"limit": 40, "cuts": "longest_first"}
+    assert polite.characters(text, **how) == plain.characters(text, **how)
+    assert polite.characters((text, "a"), **how) == plain.characters((text, "a"), **how)
+
+
 def test_a_memory_does_not_travel_but_is_made_anew() -> None:
     reader = remembering("wordpiece")
     tokens_of(reader, HOSTILE, limit=None, cuts="longest_first")

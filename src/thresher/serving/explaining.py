@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from thresher.tokenizing.fast import FastTokenizer
 from thresher.tokenizing.tokens import Tokens
 
 PORTION = 4096  # tokens at most that are computed in one turn
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,8 @@ def explain_items(
     found = []
     for first, end in portions(run, tokens):
         part = tokens.between(first, end)
-        with in_turn(run, wanted):
-            output, dropped = executor.trace(executor.pack(part))
-        seconds = _seconds(run, engine, part, wanted) / len(part) if timed else 0.0
+        output, dropped = in_turn(run, wanted, _traced, executor, part)
+        seconds = in_turn(run, wanted, _computed, engine, part)[1] / len(part) if timed else 0.0
         answers = answers_of(engine, part, output)
         for number in range(len(part)):
             pieces = _pieces(run, items[first + number], part, number, dropped[number])
@@ -103,15 +103,10 @@ def _explain_window(run: ServedRun, item: Item, dial: float, wanted: Callable[[]
     engine = run.computing.explaining(dial)
     executor: Any = engine.executor
     first = windows.tokens.between(0, 1)
-    with in_turn(run, wanted):
-        _, (dropped,) = executor.trace(executor.pack(first))
-    parts, seconds = [], 0.0
-    for low, high in portions(run, windows.tokens):
-        with in_turn(run, wanted):
-            began = time.perf_counter()
-            parts.append(engine.finish_tokens(engine.begin(windows.tokens.between(low, high))))
-            seconds += time.perf_counter() - began
-    answers = TokenAnswers.joined(parts)
+    _, (dropped,) = in_turn(run, wanted, _traced, executor, first)
+    parts = [windows.tokens.between(low, high) for low, high in portions(run, windows.tokens)]
+    found = [in_turn(run, wanted, _computed, engine, part) for part in parts]
+    answers, seconds = TokenAnswers.joined([each for each, _ in found]), sum(spent for _, spent in found)
     part = 1 if isinstance(item, tuple) else 0
     text = item[1] if isinstance(item, tuple) else item
     names = engine.tokenizer.convert_ids_to_tokens(first.ids.tolist())
@@ -119,16 +114,20 @@ def _explain_window(run: ServedRun, item: Item, dial: float, wanted: Callable[[]
     for name, (start, end), at in zip(names, windows.offsets[: first.total].tolist(), dropped, strict=True):
         inside = start >= 0
         pieces.append(Piece(text[start:end], part, start, end, at) if inside else Piece(name, None, 0, 0, at))
-    found = engine.answers_of(windows, answers, [item])
-    return Explained(pieces, executor.shape.layers, executor.plan.layers, answers, seconds, found[0])
+    (read,) = engine.answers_of(windows, answers, [item])
+    return Explained(pieces, executor.shape.layers, executor.plan.layers, answers, seconds, read)
 
 
-def _seconds(run: ServedRun, engine: Engine, tokens: Tokens, wanted: Callable[[], None]) -> float:
-    """As long as the engine takes when it is not looked at."""
-    with in_turn(run, wanted):
-        began = time.perf_counter()
-        engine.finish(engine.begin(tokens))
-        return time.perf_counter() - began
+def _traced(executor: Any, tokens: Tokens) -> Any:
+    return executor.trace(executor.pack(tokens))
+
+
+def _computed(engine: Engine, tokens: Tokens) -> tuple[Any, float]:
+    """The answers, and the seconds that the engine takes when it is not looked at."""
+    began = time.perf_counter()
+    group = engine.begin(tokens)
+    answers = engine.finish_tokens(group) if engine.head.reads == "tokens" else engine.finish(group)
+    return answers, time.perf_counter() - began
 
 
 def portions(run: ServedRun, tokens: Tokens) -> Iterator[tuple[int, int]]:
@@ -142,13 +141,11 @@ def portions(run: ServedRun, tokens: Tokens) -> Iterator[tuple[int, int]]:
         first = end
 
 
-@contextmanager
-def in_turn(run: ServedRun, wanted: Callable[[], None]) -> Iterator[None]:
-    """Between the batches of the queue, where these compute on the same processor."""
+def in_turn(run: ServedRun, wanted: Callable[[], None], work: Callable[..., T], *given: Any) -> T:
+    """`work` of what is given, between the batches of the queue, where these are computed on the same processor."""
     wanted()
     turns = run.worker.turns
-    with nullcontext() if turns is None else turns.mine():
-        yield
+    return work(*given) if turns is None else turns.take(partial(work, *given))[0]
 
 
 def token_states(run: ServedRun, tokens: Tokens, wanted: Callable[[], None]) -> list[list[list[float]]]:
@@ -159,11 +156,14 @@ def token_states(run: ServedRun, tokens: Tokens, wanted: Callable[[], None]) -> 
     found = []
     for first, end in portions(run, tokens):
         part = tokens.between(first, end)
-        with in_turn(run, wanted):
-            states = executor.states(executor.pack(part)).numpy()
+        states = in_turn(run, wanted, _states, executor, part)
         bounds = part.starts.tolist()
         found += [states[low:high].tolist() for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
     return found
+
+
+def _states(executor: Any, tokens: Tokens) -> Any:
+    return executor.states(executor.pack(tokens)).numpy()
 
 
 def relevant_spans(explained: Explained, *, threshold: float, most: int | None) -> list[dict[str, Any]]:

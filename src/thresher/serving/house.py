@@ -12,7 +12,8 @@ from thresher.errors import ConfigError, is_failure
 from thresher.serving.errors import UnknownModel, WrongRoute
 from thresher.serving.run import ServedRun, Setting
 from thresher.serving.threads import await_in_passing, in_passing
-from thresher.serving.worker import Batch, Turns
+from thresher.serving.turns import Turns
+from thresher.serving.worker import Batch
 from thresher.text import first_line, shown
 
 log = logging.getLogger("thresher.serving")
@@ -130,6 +131,7 @@ class House:
         until = time.monotonic() + timeout
         done = [run.worker.join(max(0.0, until - time.monotonic())) for run in self.runs.values()]
         self._shared["tokenizers"].shutdown(wait=False, cancel_futures=True)
+        self._shared["turns"].close()
         return all(done)
 
     def _watch(self, run: ServedRun, batch: Batch) -> None:

@@ -68,11 +68,13 @@ class WorkQueue:
             raise Unhealthy("the server is shutting down, or the run is replaced; try again")
         speed = self.best_speed if degrade else 1.0
         allowed = self.limits.margin * (deadline - self.clock())
+        if allowed <= 0:
+            raise Expired("the time of the request was over before it was let in; try again, or send less")
         alone = self.pace.hopeful_wait(tokens, speed=speed)
         all_of_it = self.pace.careful_wait(self.load + tokens, speed=speed)
         if tokens > self.limits.queue_tokens or alone > allowed:
             raise TooLarge(
-                f"{tokens} tokens take about {alone:.1f} s, and {max(0.0, allowed):.1f} s are allowed; send fewer "
+                f"{tokens} tokens take about {alone:.1f} s, and {allowed:.1f} s are allowed; send fewer "
                 "texts at a time, or start the server with a longer --timeout"
             )
         if (self.load and all_of_it > allowed) or self.waiting + tokens > self.limits.queue_tokens:

@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from thresher.serving.gears import Gear, GearBox, gears_within, read_measured
 from thresher.serving.job import Job
 from thresher.serving.pace import Pace
 from thresher.serving.queue import Limits, WorkQueue
-from thresher.serving.worker import Batch, Turns, Worker
+from thresher.serving.turns import Turns
+from thresher.serving.worker import Batch, Worker
 from thresher.tokenizing.tokens import Tokens
 from thresher.tokenizing.windows import Windows
 from thresher.workplace import expanded
@@ -162,7 +164,7 @@ class ServedRun:
         )
         self._tokenizers = tokenizers or ThreadPoolExecutor(1, thread_name_prefix="tokenizing")
         self.calls = set[Any]()  # whoever asks of it, or will ask more, until it is answered
-        self.reading = 0
+        self._reads = dict[Future[Any], int]()
         self._crossing: Crossing | None = None
         remembers = getattr(engine.tokenizing.reader, "memory", None) is not None
         self._quick = QUICK_REMEMBERED if remembers else QUICK
@@ -212,7 +214,7 @@ class ServedRun:
         deadline = arrived + min(ask.timeout_s or limits.timeout_s, limits.timeout_s)
         characters, longest = characters_of(items), self.engine.max_length
         self.queue.check(self.least_tokens(items, characters), deadline, degrade=ask.degrade)
-        found = await self.read(items, characters, ask.prompt_name)
+        found = await self.read(items, characters, ask.prompt_name, deadline=deadline)
         windows = found if isinstance(found, Windows) else None
         tokens = found.tokens if isinstance(found, Windows) else found
         check_texts(tokens if windows is None else windows, truncate=ask.truncate, longest=longest)
@@ -225,21 +227,32 @@ class ServedRun:
         dial = self._dial(max(job.dials))
         return Served(answers, dial, characters, read - arrived, began - read, finished - began, windows)
 
-    async def read(self, items: Sequence[Any], characters: int, prompt_name: str | None = None) -> Any:
+    async def read(
+        self, items: Sequence[Any], characters: int, prompt_name: str | None = None, *, deadline: float
+    ) -> Any:
         """Tokens of a request's texts, or their windows."""
-        return await self.tokenizing(characters, lambda: self._read(items, prompt_name), quick=self._quick)
+        work = partial(self._read, items, prompt_name)
+        return await self.tokenizing(characters, work, deadline=deadline, quick=self._quick)
 
-    async def tokenizing(self, characters: int, work: Callable[[], Any], *, quick: int = QUICK) -> Any:
+    async def tokenizing(self, characters: int, work: Callable[[], Any], *, deadline: float, quick: int = QUICK) -> Any:
         """Do what a tokenizer does to so many characters, of more than `quick` in another thread."""
         if characters <= quick:
             return work()
         if self.reading + characters > READING:
             raise Overloaded("too many long texts wait for the tokenizer; try again", retry_after=1.0)
-        self.reading += characters
+        reads = self._tokenizers.submit(work)
+        self._reads[reads] = characters
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._tokenizers, work)
-        finally:
-            self.reading -= characters
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await asyncio.wrap_future(reads)
+        except TimeoutError as error:  # what has begun goes on, and counts for as long as it does
+            raise Expired(f"{characters} characters were not tokenized in time; send fewer, or try again") from error
+
+    @property
+    def reading(self) -> int:
+        """Characters that the tokenizer has, or that wait for it."""
+        self._reads = {one: characters for one, characters in self._reads.items() if not one.done()}
+        return sum(self._reads.values())
 
     def _read(self, items: Sequence[Any], prompt_name: str | None) -> Tokens | Windows:
         try:

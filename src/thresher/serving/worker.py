@@ -4,10 +4,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from thresher.engine.answers import Answers
 from thresher.engine.token_answers import TokenAnswers
@@ -16,12 +15,13 @@ from thresher.serving.errors import Failed, ServingError, Unhealthy
 from thresher.serving.gears import Gear, GearBox
 from thresher.serving.job import Job, Waiting, tokens_of
 from thresher.serving.queue import WorkQueue
+from thresher.serving.turns import Turns
 from thresher.text import first_line
 from thresher.tokenizing.tokens import Tokens
 
 IDLE_S = 0.5  # between two signs of life of an engine that has nothing to do
-LONGEST_TURN_S = 5.0  # of an engine whose processor others wait for: batches take a tenth of a second
 log = logging.getLogger("thresher.serving")
+T = TypeVar("T")
 
 
 class Computes(Protocol):
@@ -59,45 +59,6 @@ class _Flying:
     gear: Gear
     begun: Any
     crowded: bool  # whether others waited behind it
-
-
-class Turns:
-    """Engines of one processor compute in turn: two at once would each take longer than one after the other.
-
-    Who keeps the turn for longer than `patience` seconds has lost it: from then on the others take turns without it,
-    and it waits like them when it comes back.
-    """
-
-    def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.patience, self._clock = min(patience, LONGEST_TURN_S), clock
-        self._turn, self._since, self._changing = threading.Lock(), clock(), threading.Lock()
-
-    @contextmanager
-    def mine(self, beat: Callable[[], None] = lambda: None) -> Iterator[float]:
-        """`beat` is called while others compute. Given are the seconds that somebody overdue was waited for."""
-        turn, lost = self._taken(beat)
-        try:
-            yield lost
-        finally:
-            turn.release()
-
-    def _taken(self, beat: Callable[[], None]) -> tuple[threading.Lock, float]:
-        turn, began, lost = self._turn, self._clock(), 0.0
-        while True:
-            got = turn.acquire(timeout=min(IDLE_S, self.patience))
-            beat()
-            with self._changing:
-                now = self._clock()
-                if turn is self._turn and not got and now - self._since > self.patience:
-                    self._turn, self._since = threading.Lock(), now
-                if turn is self._turn and got:
-                    self._since = now
-                    return turn, lost
-                if turn is not self._turn:
-                    lost += now - began
-                    if got:  # of somebody overdue, who has come back
-                        turn.release()
-                    turn, began = self._turn, now
 
 
 class Worker:
@@ -153,7 +114,7 @@ class Worker:
             return True
         if not texts:
             self._idle = True
-            self._beside(self.idle)
+            self._beside(lambda: self._in_turn(self.idle))
         return bool(texts)
 
     def _run(self) -> None:
@@ -182,13 +143,8 @@ class Worker:
         self._flying.append(_Flying(texts, tokens, gear, begun, crowded=self.queue.waiting > 0))
 
     def _finish(self, flying: _Flying) -> None:
-        lost = 0.0
         try:
-            if self.turns is None:
-                answers = self.computes.finish(flying.begun)
-            else:
-                with self.turns.mine(self._live) as lost:
-                    answers = self.computes.finish(flying.begun)
+            answers, lost = self._in_turn(lambda: self.computes.finish(flying.begun))
         except Exception as error:
             self._failed(flying.texts, error)
             return
@@ -204,7 +160,11 @@ class Worker:
         batch = Batch(flying.texts, flying.tokens, answers, flying.gear, seconds, waited)
         self._beside(lambda: self.watch(batch))
 
-    def _beside(self, work: Callable[[], None]) -> None:
+    def _in_turn(self, work: Callable[[], T]) -> tuple[T, float]:
+        """What it gives, and the seconds that another engine was waited for in vain."""
+        return (work(), 0.0) if self.turns is None else self.turns.take(work, self._live)
+
+    def _beside(self, work: Callable[[], object]) -> None:
         """What is not the engine's work must not be its end."""
         try:
             work()

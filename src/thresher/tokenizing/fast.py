@@ -145,8 +145,7 @@ class FastTokenizer:
     def characters(self, item: Any, *, limit: int, cuts: str) -> list[tuple[int | None, int, int]]:
         """For each token of a text, or a pair, that stays: which text it is of, None for special tokens, and where it
         begins and ends there, in characters."""
-        self._settle()
-        found = self.inner.encode(*item) if isinstance(item, tuple) else self.inner.encode(item)
+        (found,) = self.located([item])
         over = len(found) - limit
         stays = range(len(found)) if over <= 0 else kept_places(found.sequence_ids, over, cuts=cuts, left=self.left)
         return [(found.sequence_ids[place], *found.offsets[place]) for place in stays or ()]

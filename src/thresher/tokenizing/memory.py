@@ -26,11 +26,14 @@ class _Words(dict[str, tuple[int, ...]]):
         self.inner = inner
 
     def __missing__(self, word: str) -> tuple[int, ...]:
+        if (
+            len(word) > LONGEST
+        ):  # a batch leaves the interpreter to other threads, and a word may have millions of letters
+            return tuple(self.inner.encode_batch_fast([word], add_special_tokens=False)[0].ids)
         found = tuple(self.inner.encode(word, add_special_tokens=False).ids)
-        if len(word) <= LONGEST:
-            if len(self) >= MOST_WORDS:
-                self.clear()
-            self[word] = found
+        if len(self) >= MOST_WORDS:
+            self.clear()
+        self[word] = found
         return found
 
 

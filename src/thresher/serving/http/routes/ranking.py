@@ -38,8 +38,14 @@ async def rank_documents(given: Rerank | CohereRerank, call: Call) -> Any:
     texts = texts_of(given.documents)
     if not texts:
         raise EmptyRequest("documents is empty; give at least one")
+    wanted = getattr(given, "relevant_spans", None)
+    spans: Spans | None = wanted if wanted is not None and wanted.mode == "enabled" else None
+    if spans is not None:
+        _check_spans(run, min(len(texts), given.top_n or len(texts)))
     most = getattr(given, "max_tokens_per_doc", None)
-    pairs = [(given.query, text) for text in (texts if most is None else await _shortened(texts, most, run))]
+    pairs = [
+        (given.query, text) for text in (texts if most is None else await _shortened(texts, most, run, call.deadline))
+    ]
     answers = await call.compute(pairs, truncate=not isinstance(given, Rerank) or truncates(given))
     scores = scores_of(answers, raw=getattr(given, "raw_scores", False))
     order = np.argsort(-scores, kind="stable")[: given.top_n].tolist()
@@ -47,8 +53,7 @@ async def rank_documents(given: Rerank | CohereRerank, call: Call) -> Any:
     for index in order:
         document = {"document": {"text": texts[index]}} if given.return_documents else {}
         results.append({"index": index, "relevance_score": float(scores[index]), **document})
-    spans = getattr(given, "relevant_spans", None)
-    if spans is not None and spans.mode == "enabled":
+    if spans is not None:
         tokens = int(answers.tokens[order].sum())
         await _add_spans(results, [pairs[index] for index in order], spans, call, tokens=tokens)
     tokens = int(answers.tokens.sum())
@@ -65,7 +70,7 @@ async def rank_documents(given: Rerank | CohereRerank, call: Call) -> Any:
     }
 
 
-async def _shortened(texts: list[str], most: int, run: ServedRun) -> list[str]:
+async def _shortened(texts: list[str], most: int, run: ServedRun, deadline: float) -> list[str]:
     """Each up to the end of so many of its tokens."""
     if most < 1:
         raise BadRequest(f"max_tokens_per_doc = {most} must be at least 1")
@@ -78,8 +83,16 @@ async def _shortened(texts: list[str], most: int, run: ServedRun) -> list[str]:
             for text, places in zip(texts, found, strict=True)
         ]
 
-    shortened: list[str] = await run.tokenizing(sum(map(len, texts)), cut)
+    shortened: list[str] = await run.tokenizing(sum(map(len, texts)), cut, deadline=deadline)
     return shortened
+
+
+def _check_spans(run: ServedRun, documents: int) -> None:
+    """Before anything is computed in vain."""
+    if documents > MOST_EXPLAINED:
+        raise BadRequest(f"relevant_spans of {documents} documents; set top_n to at most {MOST_EXPLAINED}")
+    if run.engine.executor.plan.dial == 0 or not run.engine.executor.plan.pruning_layers:
+        raise BadRequest(f"{run.name} drops no tokens, so that it has no relevant_spans; serve a pruned run")
 
 
 async def _add_spans(
@@ -88,10 +101,6 @@ async def _add_spans(
     """Tokens that survive pruning are what the score was made of."""
     run = call.run
     assert run is not None  # it was chosen before
-    if len(pairs) > MOST_EXPLAINED:
-        raise BadRequest(f"relevant_spans of {len(pairs)} documents; set top_n to at most {MOST_EXPLAINED}")
-    if run.engine.executor.plan.dial == 0 or not run.engine.executor.plan.pruning_layers:
-        raise BadRequest(f"{run.name} drops no tokens, so that it has no relevant_spans; serve a pruned run")
     threshold = THRESHOLD if spans.threshold is None else spans.threshold
     work = partial(explain_items, run, pairs, dial=run.setting.dial)
     explained = await call.aside(lambda wanted: work(wanted=wanted), tokens=tokens)

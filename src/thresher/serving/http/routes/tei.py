@@ -109,7 +109,7 @@ async def embed_all(given: Embed, call: Call) -> Any:
     run = call.choose(("embedding",))
     items = embeddable(given.inputs)
     characters = sum(len(item) for item in items)
-    tokens = await run.read(items, characters, given.prompt_name)
+    tokens = await run.read(items, characters, given.prompt_name, deadline=call.deadline)
     check_texts(tokens, truncate=truncates(given), longest=run.engine.max_length)
     check_reply(run, vectors=tokens.total)
     return await call.aside(partial(token_states, run, tokens), tokens=tokens.total)
@@ -145,7 +145,7 @@ async def tokenize(given: Tokenize, call: Call) -> Any:
         found = encoded(reader, texts, special=given.add_special_tokens)
         return [_tokens(each, text) for each, text in zip(found, texts, strict=True)]
 
-    return await run.tokenizing(characters, rows)
+    return await run.tokenizing(characters, rows, deadline=call.deadline)
 
 
 def characters_of(run: ServedRun) -> FastTokenizer:
@@ -160,7 +160,8 @@ def encoded(reader: FastTokenizer, texts: Sequence[str], *, special: bool) -> It
     """What the tokenizers library makes of each text; one that it fails on is the request's error."""
     for number, text in enumerate(texts):
         try:
-            yield reader.inner.encode(text, add_special_tokens=special)
+            # A batch leaves the interpreter to the event loop meanwhile; a single text would not.
+            yield reader.inner.encode_batch([text], add_special_tokens=special)[0]
         except BaseException as error:  # panics too
             if not is_failure(error):
                 raise
