@@ -10,7 +10,6 @@ import pytest
 from thresher.experiments import ner, ner_rows, ner_strings, squad, squad_rows
 from thresher.experiments.of_tokens import method_keys, metric_fields
 from thresher.experiments.runner import read_config
-from thresher.experiments.token_tries import TRIES
 from thresher.experiments.trained import fields_of
 from thresher.records import append_record
 from thresher.tasks import load_task
@@ -91,10 +90,10 @@ def test_the_configurations_ask_for_what_the_pages_promise() -> None:
     config = read_config(EXPERIMENTS / "squad")
     found = squad.keys(config)
     assert [key["seed"] for key in found[:3]] == [0, 1, 2] and {key["method"] for key in found[:3]} == {"thresher"}
-    assert sum(key["method"] == "dense" for key in found) == 3 and len(found) == 3 * 8 + 3 + len(TRIES)
+    assert sum(key["method"] == "dense" for key in found) == 3 and len(found) == 3 * 8 + 3 + len(squad.TRIED)
     rivals = {"ltp", "manual", "spatten", "random", "lat"}
-    assert {key["method"] for key in found} == {"thresher", "dense", *rivals, *TRIES}
-    assert all(key["target"] == config["targets"][0] for key in found if key["method"] in TRIES)
+    assert {key["method"] for key in found} == {"thresher", "dense", *rivals, *squad.TRIED}
+    assert all(key["target"] == config["targets"][0] for key in found if key["method"] in squad.TRIED)
     own = read_config(EXPERIMENTS / "ner")
     assert {key["sentences"] for key in ner.keys(own)} == {1, 4, 16}
     sizes = {sentences: ner.settings_for(sentences, own)["train"]["batch_size"] for sentences in own["sentences"]}

@@ -15,6 +15,7 @@ from thresher.experiments.token_tries import TRIES
 __all__ = ["KEY", "check", "keys", "measure", "publish"]
 
 KEY = ("task", "model", "method", "target", "seed")
+TRIED = (*TRIES, "rejoins")  # the last by a setting alone
 METRICS, NAMES = ("f1", "hasans_f1", "noans_f1"), ("F1", "with an answer", "without")
 
 
@@ -50,7 +51,7 @@ def tries(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         other = plain.get((row["model"], row["target"], row["seed"]))
-        if row["method"] in TRIES and other is not None:
+        if row["method"] in TRIED and other is not None:
             gained = [f"{100 * (row[f'pruned_{name}'] - other[f'pruned_{name}']):+.2f}" for name in METRICS]
             costs = [f"{1 / each['relative_flops']:.2f}x" for each in (other, row)]
             lines.append([row["method"], str(row["seed"]), *costs, *gained])
