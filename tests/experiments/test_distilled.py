@@ -71,7 +71,7 @@ def test_from_rows_to_the_table(
     assert str(tmp_path) not in json.dumps(row), "no folder of this machine"
     assert ("cosine" in row["metrics_pruned"]) == (model == "embeds")
     experiment.publish([row], folder, config)
-    assert ("| here | 1 |" if model == "ranks" else "| embeds | 1 |") in (folder / "README.md").read_text()
+    assert ("| here | 1 |" if model == "ranks" else "| embeds | 1 | 1 |") in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("experiment", [reranker, embeddings], ids=["reranker", "embeddings"])

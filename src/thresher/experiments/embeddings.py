@@ -35,6 +35,13 @@ def table(rows: Sequence[Row]) -> str:
         near = [mean(row["metrics_pruned"][name] for row in own) for name in ("cosine", "neighbours")]
         flops = mean(row["relative_flops"] for row in own)
         numbers = [f"{dense:.2f}", f"{pruned:.2f}", f"{pruned - dense:+.2f}", *(f"{value:.3f}" for value in near)]
-        lines.append([model, str(len(own)), *numbers, f"{flops:.3f}", f"{1 / flops:.2f}x"])
-    header = ["model", "seeds", "dense", "pruned", "difference", "cosine to dense", "same nearest neighbour"]
+        about = [model, str(rejoined(own[0])), str(len(own))]
+        lines.append([*about, *numbers, f"{flops:.3f}", f"{1 / flops:.2f}x"])
+    header = ["model", "layers rejoined", "seeds", "dense", "pruned", "difference", "cosine to dense", "same nearest neighbour"]
     return markdown_table([*header, "relative FLOPs", "fewer FLOPs"], lines)
+
+
+def rejoined(row: Row) -> int:
+    """Layers at the end that had all tokens."""
+    whole = [kept >= row["mean_length"] - 1e-3 for kept in row["kept_per_layer"]]
+    return next((number for number, one in enumerate(reversed(whole)) if not one), 0)
