@@ -32,7 +32,6 @@ from thresher.jobs.training import prune_config
 from thresher.models.attach import gates_of, prune_
 from thresher.models.checkpoint import has_head, load_dense, save
 from thresher.models.defaults import mean_by_, positions_of
-from thresher.models.heads import head_of
 from thresher.quiet import quiet_libraries
 from thresher.tasks import Task, load_task
 from thresher.tasks.splits import spread
@@ -128,7 +127,7 @@ def main(words: Sequence[str] | None = None) -> None:
     else:
         rows = encoded_inputs(model, tokenizer, spread(task.selection, options.rows), max_length=None).rows
         read = [(row.input_ids, row.token_type_ids) for row in rows]
-    fitted(model.eval(), read, shares, prune_config(settings, tokenizer, head_of(model)))
+    fitted(model.eval(), read, shares, prune_config(settings, tokenizer, model))
     about = {"for": "speed alone: thresholds are fitted to the shares of a recorded run, nothing is trained"}
     described = {} if task is None else {"task": task.describe()}
     save(model, tokenizer, options.out, about={"fitted": {**about, **made_by("fitted_run.py")}, **described})
