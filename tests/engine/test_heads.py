@@ -316,10 +316,9 @@ def test_scores_and_ranks() -> None:
         engine.rank("a film", documents, top_k=2) == engine.rank("a film", documents, top_k=np.int64(2)) == ranked[:2]
     )
     assert engine.rank("a film", []) == [] and engine.score([]).shape == (0,)
-    lists: Any = [list(pair) for pair in PAIRS]  # as users of CrossEncoder write them
-    assert np.array_equal(engine.score(lists), scores)
-    assert np.array_equal(engine.score(np.array(lists)), scores)
-    assert np.array_equal(engine.score(np.array(lists, dtype=object)), scores), "as pandas gives them"
+    lists: Any = [list(pair) for pair in PAIRS]
+    for given in (lists, np.array(lists), np.array(lists, dtype=object)):  # as users of CrossEncoder and pandas write
+        assert np.array_equal(engine.score(given), scores)
 
 
 def test_ties_stay_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from thresher.engine.weights import read_weights  # noqa: E402
 from thresher.errors import ConfigError  # noqa: E402
 from thresher.models.attach import gates_of, prune_  # noqa: E402
 from thresher.models.plan import plan_of  # noqa: E402
+from thresher.training.objective import expected_kept  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -129,6 +130,40 @@ def test_the_exported_graph_agrees_with_the_reference(name: str, single: bool) -
         for layer in range(LAYERS - 2):
             assert int((each > layer).sum()) == kept[row, layer], "who came back is still said to have been dropped"
         assert set(each.tolist()) <= {0, 1, LAYERS}
+
+
+def test_who_comes_back_is_shown_as_dropped() -> None:
+    model = tagger("bert", 2)
+    inputs = ragged(model)
+    _, trace = run(model, inputs)
+    executor = engine_with(model, reference(torch.float64))
+    _, dropped = executor.trace(executor.pack(sequences(inputs)))
+    for row, (length, layers) in enumerate(zip(LENGTHS, dropped, strict=True)):
+        seen = [alive[row, :length].tolist() for alive in trace.alive[1 : LAYERS - 1]]
+        first = [next((at for at, kept in enumerate(seen, 1) if not kept[place]), None) for place in range(length)]
+        assert layers == first
+
+
+@pytest.mark.parametrize("mask", ["cumulative", "straight"])
+def test_tokens_that_fade_are_whole_again(mask: str) -> None:
+    """In the soft stage, too: the last layers see and count all tokens, and nothing learns thresholds there."""
+    model = tagger("bert", 2)
+    gates = gates_of(model)
+    gates.set_mode("soft", soft_mask=mask)
+    inputs = ragged(model)
+    outputs = model(**inputs).logits
+    trace = gates.trace
+    assert trace is not None
+    counts = expected_kept(trace)
+    torch.testing.assert_close(counts[:, -2:], torch.tensor(LENGTHS)[:, None].expand(-1, 2).to(counts))
+    assert float(counts[:, 1].detach().sum()) < sum(LENGTHS)
+    (outputs.square().sum() + counts.sum()).backward()
+    assert gates.thresholds.grad is not None
+    assert gates.thresholds.grad[-2:].tolist() == [0, 0] and bool((gates.thresholds.grad[:2] != 0).any())
+
+
+def test_the_last_layers_have_no_thresholds() -> None:
+    assert gates_of(tagger("bert", 2)).thresholds[-2:].tolist() == [0, 0]
 
 
 def test_dial_0_drops_nothing_and_more_drops_more() -> None:

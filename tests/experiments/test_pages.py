@@ -82,3 +82,8 @@ def test_minutes_are_those_of_the_likest_runs() -> None:
     assert plan.seconds_of({"task": "rte", "model": "m", "method": "ltp"}, records, "here") == 30, "measured elsewhere"
     assert plan.seconds_of({"task": "rte", "model": "m", "method": "power"}, records, "here") == 10, "the same task"
     assert plan.seconds_of({"task": "qqp", "model": "m", "method": "lat"}, {"here": []}, "here") == plan.GUESS
+
+
+def test_minutes_on_the_gpu_are_of_runs_on_one() -> None:
+    here, there = {"device": "NVIDIA H200"}, {"device": "AMD EPYC, 2 cores"}
+    assert plan.on_gpu([here, there]) == [here]

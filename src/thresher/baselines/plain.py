@@ -18,13 +18,7 @@ class Manual(Thresholds):
         config = self.gates.config
         layers = self.run.shape.layers
         self.gates.set_thresholds(
-            ramp(
-                "plain",
-                layers=layers,
-                final=config.final_threshold,
-                collapse_last=config.collapse_last,
-                rejoin=config.rejoined,
-            )
+            ramp("plain", layers=layers, final=config.final_threshold, collapse_last=config.collapse_last)
         )
         super().begin()
 

@@ -43,18 +43,17 @@ def soft_gate(
     return torch.where(alive, gate, torch.zeros_like(gate))
 
 
-def ramp(kind: str, *, layers: int, final: float, collapse_last: bool, rejoin: int = 0) -> list[float]:
+def ramp(kind: str, *, layers: int, final: float, collapse_last: bool) -> list[float]:
     """Initial thresholds, one per layer, rising linearly to `final`.
 
     "plain" starts at the first layer, final * l / L for l = 1..L (the paper's). "late" leaves the first quarter of the
-    layers alone: final * max(0, l - q) / (L - q), q = L // 4. `collapse_last` makes the last one infinite. The last
-    `rejoin` layers drop nothing.
+    layers alone: final * max(0, l - q) / (L - q), q = L // 4. `collapse_last` makes the last one infinite.
     """
     quiet = layers // 4 if kind == "late" else 0
     thresholds = [final * max(0, layer - quiet) / (layers - quiet) for layer in range(1, layers + 1)]
     if collapse_last:
         thresholds[-1] = math.inf
-    return [*thresholds[: layers - rejoin], *[0.0] * rejoin]
+    return thresholds
 
 
 def falling_shares(

@@ -39,10 +39,15 @@ def seconds_of(key: Mapping[str, Any], records: Mapping[str, Sequence[Row]], nam
     return GUESS
 
 
+def on_gpu(rows: Sequence[Row]) -> list[Row]:
+    """Those of runs whose seconds are a GPU's."""
+    return [row for row in rows if not str(row.get("device")).endswith("cores")]
+
+
 def lines_of(folder: Path) -> list[list[str]]:
     """A line for each experiment that lacks rows: how many are there and missing, and minutes on the GPU, several runs
     at a time."""
-    records = {name: read_records(folder / name / RECORDS) for name in EXPERIMENTS}
+    records = {name: on_gpu(read_records(folder / name / RECORDS)) for name in EXPERIMENTS}
     lines = []
     for name in (*ORDER, *(name for name in EXPERIMENTS if name not in ORDER)):
         keys = missing_keys(folder, name)

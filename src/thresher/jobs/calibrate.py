@@ -10,7 +10,6 @@ from thresher.jobs.places import alone, check_dense, check_place
 from thresher.jobs.request import Note, Request, asked, heard
 from thresher.jobs.rows import load_named_task
 from thresher.jobs.texts import as_inputs, halves
-from thresher.methods import rejoin_of, score_of
 from thresher.quiet import quiet
 
 if TYPE_CHECKING:
@@ -141,15 +140,14 @@ def _fitted(
     from thresher.evaluation.training_free import check_reachable
     from thresher.jobs.training import prune_config
     from thresher.models.attach import encoder_shape, gates_of, prune_
-    from thresher.models.heads import head_of
 
     (network, tokenizer), (fitting, judging) = model, parts
     encoded = [encoded_inputs(network, tokenizer, part, max_length=request.max_length) for part in parts]
-    shape, lengths = encoder_shape(network), [len(row.input_ids) for row in encoded[0].rows]
-    rejoin = rejoin_of(METHOD, layers=shape.layers) if head_of(network).rejoins else 0
-    check_reachable(shape, lengths, goal, rejoin=rejoin)
-    config = prune_config({"score": score_of(METHOD), "rejoin": rejoin}, tokenizer, network)
-    prune_(network, config)
+    prune_(network, prune_config({}, tokenizer, network))
+    gates = gates_of(network)
+    gates.settle(METHOD)
+    lengths = [len(row.input_ids) for row in encoded[0].rows]
+    check_reachable(encoder_shape(network), lengths, goal, rejoin=gates.config.rejoined)
     engine = Engine.from_model(network, tokenizer, device="cpu")
     dtype = str(engine.describe()["dtype"])
     note(f"{len(fitting)} texts to fit, {len(judging)} others to judge; {dtype}: {engine.why}")
@@ -157,7 +155,7 @@ def _fitted(
     if truncated:
         note(f"{truncated} of the texts truncated to {encoded[0].max_length} tokens")
     trial, judged = _fit_and_judge(engine, encoded, goal, progress)
-    gates_of(network).set_thresholds(trial.thresholds)
+    gates.set_thresholds(trial.thresholds)
     withholding = _null_thresholds_(network, tokenizer, task, request)
     result = CalibrateResult(
         out=request.out,

@@ -50,13 +50,7 @@ def prune_(model: nn.Module, config: PruneConfig | None = None) -> None:
         raise ModelError("the model already has gates; call thresher.unprune_(model) first")
     if getattr(model, "is_gradient_checkpointing", False):
         raise ModelError("gradient checkpointing is not supported; call model.gradient_checkpointing_disable() first")
-    thresholds = ramp(
-        config.ramp,
-        layers=layers,
-        final=config.final_threshold,
-        collapse_last=config.collapse_last,
-        rejoin=config.rejoined,
-    )
+    thresholds = ramp(config.ramp, layers=layers, final=config.final_threshold, collapse_last=config.collapse_last)
     gates = Gates(config, thresholds, restores=head.restores, rejoins=head.rejoins).to(next(model.parameters()).device)
     base.add_module(GATES_NAME, gates)
     beside = family.convolution(base)

@@ -104,9 +104,10 @@ class Gates(nn.Module):
         super().__init__()
         self.given = config  # as it was, with what a method settles
         score = UNTRAINED_SCORE if config.score == AUTO else config.score
-        self.config = replace(config, score=score, rejoin=config.rejoin or 0)
+        self.config = replace(config, score=score, rejoin=config.rejoined)
         self.restores, self.rejoins = restores, rejoins
         self.thresholds = nn.Parameter(torch.tensor(list(thresholds), dtype=torch.float32), requires_grad=False)
+        self._clear_whole_layers()
         self.register_module("rule", None)
         self.register_module("rounding", None)
         self.register_buffer("price", None)
@@ -124,14 +125,17 @@ class Gates(nn.Module):
     def settle(self, method: str) -> None:
         """Take the method's own score and layers to rejoin, where none were chosen: whoever trains with it says so
         first, and the first one decides."""
-        layers = len(self.thresholds)
         if self.given.score == AUTO:
             self.config = replace(self.config, score=score_of(method))
-        if self.given.rejoin is None:
-            self.config = replace(self.config, rejoin=rejoin_of(method, layers=layers) if self.rejoins else 0)
+        if self.given.rejoin is None and self.rejoins:
+            self.config = replace(self.config, rejoin=rejoin_of(method, layers=len(self.thresholds)))
         self.given = self.config
+        self._clear_whole_layers()
+
+    def _clear_whole_layers(self) -> None:
+        """Layers that dropped tokens rejoin drop nothing, whatever thresholds are given for them."""
         with torch.no_grad():
-            self.thresholds[layers - self.config.rejoined :] = 0.0  # nothing is dropped there
+            self.thresholds[len(self.thresholds) - self.config.rejoined :] = 0.0
 
     def set_mode(self, mode: str, *, soft_mask: str | None = None) -> None:
         if mode not in MODES:
@@ -188,6 +192,7 @@ class Gates(nn.Module):
             raise ConfigError(f"thresholds {given} contain NaN; every threshold must be a number or infinity")
         with torch.no_grad():
             self.thresholds.copy_(torch.tensor(given, dtype=self.thresholds.dtype))
+        self._clear_whole_layers()
 
     def require_thresholds(self) -> None:
         """Refuse another rule, for whoever only knows thresholds."""
@@ -214,14 +219,8 @@ class Gates(nn.Module):
             self.config.protect, alive=alive, input_ids=input_ids, separator_id=self.config.separator_id
         )
         slots = Slots.of(alive) if self.shortens and self.mode == "hard" else None
-        self.trace = Trace(
-            protected=protected,
-            alive=[alive],
-            whole_from=len(self.thresholds) - self.config.rejoined,
-            input_ids=input_ids,
-            position_ids=position_ids,
-            slots=slots,
-        )
+        whole_from = len(self.thresholds) - self.config.rejoined
+        self.trace = Trace(protected, [alive], whole_from, input_ids=input_ids, position_ids=position_ids, slots=slots)
         self.running = True
 
     def end(self) -> None:

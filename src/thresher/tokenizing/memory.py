@@ -26,9 +26,7 @@ class _Words(dict[str, tuple[int, ...]]):
         self.inner = inner
 
     def __missing__(self, word: str) -> tuple[int, ...]:
-        if (
-            len(word) > LONGEST
-        ):  # a batch leaves the interpreter to other threads, and a word may have millions of letters
+        if len(word) > LONGEST:  # perhaps millions of letters: a batch leaves the interpreter to other threads
             return tuple(self.inner.encode_batch_fast([word], add_special_tokens=False)[0].ids)
         found = tuple(self.inner.encode(word, add_special_tokens=False).ids)
         if len(self) >= MOST_WORDS:

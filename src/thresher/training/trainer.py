@@ -332,8 +332,7 @@ class Trainer:
     def _predict_teacher(self) -> Tensor:
         """(rows, outputs) logits of the dense teacher on the training rows, and then on those without labels beside
         them: once, not once an epoch."""
-        distils = self.config.distill > 0 or bool(self.rows.more.rows)
-        if self.labelled and not (distils and self._hard_steps > 0):
+        if self.labelled and not (self._hard_steps > 0 and (self.config.distill > 0 or self.rows.more.rows)):
             return torch.empty(0)
         self.progress.begin("teacher", total=1)
         rows = replace(self.rows.train, rows=self.rows.train.rows + self.rows.more.rows)

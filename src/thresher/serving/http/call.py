@@ -32,9 +32,7 @@ class Call:
     def choose(self, heads: Sequence[str], model: str | None = None) -> ServedRun:
         """The run for this request; the path's name counts more than the body's. It stays until `leave`."""
         self.leave()
-        if (
-            self.name is not None
-        ):  # an address is of one run, and not like a model's name, of which clients must send some
+        if self.name is not None:  # an address is of one run; a model's name is what clients must send anyway
             model = self.house.named(self.name).name
         self.run = self.house.pick(self.route, heads, model)
         self.run.calls.add(self)
