@@ -26,26 +26,29 @@ def attention(
     query, key, value: (batch, heads, tokens, width of a head), queries and keys as `placed` gives them; bias: (batch,
     heads, tokens, tokens), by original positions -> (batch, heads, tokens, width of a head), (batch, tokens).
     """
-    plain = bias is None and relative is None
-    apart = gates.mode == "hard" and plain and value.is_cuda and value.dtype == torch.bfloat16
+    apart = gates.mode == "hard" and relative is None and value.is_cuda and value.dtype == torch.bfloat16
     if apart:
-        return scored_apart(spec, query, key, value, gates=gates, dropout=dropout), None
+        return scored_apart(spec, query, key, value, gates=gates, bias=bias, dropout=dropout), None
     with torch.autocast(value.device.type, enabled=False):
         probabilities = _probabilities(spec, query, key, gates=gates, bias=bias, relative=relative)
         multiplier = gates.decide(probabilities, value)
     return F.dropout(probabilities, dropout).to(value.dtype) @ value, multiplier
 
 
-def scored_apart(spec: LayerSpec, query: Tensor, key: Tensor, value: Tensor, *, gates: Gates, dropout: float) -> Tensor:
+def scored_apart(
+    spec: LayerSpec, query: Tensor, key: Tensor, value: Tensor, *, gates: Gates, bias: Tensor | None, dropout: float
+) -> Tensor:
     """The same for hard gates, whose scores no gradient passes through: the library's own attention, and scores beside
     it. So probabilities, which grow with the square of a text's length, are not kept for the backward pass."""
     places = gates.places()
     seen = keys_seen(gates.seen(), in_window(spec, places, places))
+    if bias is not None:  # the library adds it in the states' own dtype
+        seen = gates.bias(bias).to(value.dtype).masked_fill(~seen, float("-inf"))
     context = F.scaled_dot_product_attention(
         query, key, value, attn_mask=seen, dropout_p=dropout, scale=1 / spec.divisor
     )
     with torch.no_grad(), torch.autocast(value.device.type, enabled=False):
-        gates.decide(_probabilities(spec, query, key, gates=gates, bias=None), value)
+        gates.decide(_probabilities(spec, query, key, gates=gates, bias=bias), value)
     return context
 
 
