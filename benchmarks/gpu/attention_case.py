@@ -56,7 +56,7 @@ class Case:
             score=score,
             score_queries=score_queries,
             positions=self.positions,
-            mostly_long=True,
+            typical=128,
         )
 
     def forward(self, *, queries: int, keys: int, warps: int, stages: int, tma: bool, **extra: Any) -> Any:

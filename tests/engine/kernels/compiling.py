@@ -45,7 +45,7 @@ TYPES = {
 }
 TYPE_OF = {name: kind for kind, names in TYPES.items() for name in names.split()}
 HEADS = {"HEADS": 12, "WIDTH": 64, "TILE_WIDTH": 64}
-LONG = {"tiles": None, "LONGER_THAN": 128, "WIDEST": None, "QUERIES": 128, "KEYS": 64}
+LONG = {"tiles": None, "IN_TURNS": False, "LONGER_THAN": 128, "WIDEST": None, "QUERIES": 128, "KEYS": 64}
 ROW = {"WIDTH": 768, "TILE_WIDTH": 1024, "ROWS": 1}
 TILE = {"ROWS": 64, "COLUMNS": 128, "DEPTH": 64, "GROUP": 8}
 NO_DISTANCES = {"of_queries": None, "of_keys": None, "index": None, "DISTANCES": None}
@@ -75,7 +75,9 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
         for every in (0, 8)
     ),
     (long_runs.long_runs, {**HEADS, **BIASED, **LONG}),
+    (long_runs.long_runs, {**HEADS, **BIASED, **LONG, "IN_TURNS": True}),
     (long_runs.received_in_long_runs, {**HEADS, **BIASED, **LONG, **COLUMNS, **ALL_LONG}),
+    (long_runs.received_in_long_runs, {**HEADS, **BIASED, **LONG, **COLUMNS, **ALL_LONG, "IN_TURNS": True}),
     (long_runs.received_in_long_runs, {**HEADS, **BIASED, **GATHERED, **COLUMNS}),
     (long_runs.received_in_long_runs, {**HEADS, **BIASED, **GATHERED, "QUERIES": 16, **COLUMNS}),
     (long_runs.received_in_long_runs, {**HEADS, **WINDOWS, **GATHERED, **COLUMNS}),

@@ -117,12 +117,15 @@ def test_a_text_alone_is_the_same_text_in_a_batch(score: str, device: str) -> No
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("score", SCORES)
 def test_room_for_longer_runs_and_more_launches_change_nothing(score: str, device: str) -> None:
-    given, named = inputs(BATCHES["full tiles"], torch.float32, device, score=score)
-    live = sum(BATCHES["full tiles"])
+    lengths = [*BATCHES["full tiles"], 530]
+    given, named = inputs(lengths, torch.float32, device, score=score)
+    live = sum(lengths)
     context, received = attention(*given, **named)
-    roomy, roomy_received = attention(*given, **{**named, "max_length": 300, "mostly_long": True})
-    assert received is not None and roomy_received is not None
-    assert torch.equal(context[:live], roomy[:live]) and torch.equal(received[:, :live], roomy_received[:, :live])
+    assert received is not None
+    for typical in (1, 100):
+        roomy, roomy_received = attention(*given, **{**named, "max_length": 600, "typical": typical})
+        assert roomy_received is not None
+        assert torch.equal(context[:live], roomy[:live]) and torch.equal(received[:, :live], roomy_received[:, :live])
     unscored, nothing = attention(*given, **{**named, "score": None})
     assert nothing is None
     torch.testing.assert_close(unscored[:live], context[:live])

@@ -71,7 +71,7 @@ class Forward:
             max_length=live.max_length,
             score=self.plan.score if scored else None,
             score_queries=self.plan.score_queries,
-            mostly_long=live.mostly_long,
+            typical=live.typical,
             units=units_of(layer.attention_output),
             **self._places(layer, live),
         )

@@ -28,8 +28,9 @@ class Live:
     sequences: Count
 
     @property
-    def mostly_long(self) -> bool:
-        return self.tokens.expected > 64 * self.sequences.expected
+    def typical(self) -> int:
+        """About how many tokens a run has, at least one."""
+        return max(1, -(-self.tokens.expected // max(1, self.sequences.expected)))
 
 
 class Counts(Protocol):

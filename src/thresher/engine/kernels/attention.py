@@ -60,7 +60,7 @@ def attention(
     distances: Distances | None = None,
     window: int | None = None,
     divisor: float | None = None,
-    mostly_long: bool = False,
+    typical: int | None = None,
     units: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The context (capacity, width) and, with a score, what tokens received by head (heads, capacity) in float32.
@@ -72,7 +72,7 @@ def attention(
     divisor of the logits: the square root of the head's width if not given. score: "attention", "value" (attention
     times the length of the token's value vector in this head), or None; score_queries: from which queries, see
     `counted_queries`, which needs positions, too, where it is not 1. Heads are put together by prune, in a fixed
-    order. mostly_long says that most runs have more than 64 tokens, which changes the time but no result.
+    order. typical: about how many tokens a run has, where somebody knows, which changes the time but no result.
     units: (width,) float32: the context times these, in e4m3; None: the context in the dtype of qkv.
     """
     require_contiguous(qkv=qkv, cu_seqlens=cu_seqlens, positions=positions)
@@ -97,7 +97,7 @@ def attention(
     _check_places(every, positions)
     scored = {**shared, "positions": positions} if every != 1 else shared
     context = qkv.new_empty(len(qkv), width, dtype=qkv.dtype if units is None else EIGHT)
-    apart = distances is not None or (received is not None and mostly_long)
+    apart = distances is not None or (received is not None and (typical or 0) > 64)
     for longer_than, widest in _tile_widths(max_length, whole, split=apart):
         tiles = WHOLE_TILES if widest <= 128 and distances is None else WIDE_TILES
         _whole_runs[(programs,)](
@@ -123,6 +123,7 @@ def attention(
             score_queries=every,
             positions=positions,
             max_length=max_length,
+            typical=typical,
         )
     return context, received
 
@@ -136,7 +137,7 @@ def attention_reference(
     score: str | None,
     score_queries: int = 1,
     positions: Tensor | None = None,
-    mostly_long: bool = False,
+    typical: int | None = None,
     units: Tensor | None = None,
     **places: Any,
 ) -> tuple[Tensor, Tensor | None]:
