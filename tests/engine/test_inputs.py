@@ -69,7 +69,5 @@ def test_a_text_without_a_separator_that_loses_all_its_tokens_is_one_clear_error
     """Only ids without special tokens have none, so that nothing can be said of the setting before them."""
     model = tiny_model("bert", means="tags")
     prune_with_(model, (5.0,) * LAYERS, protect=("separators",), separator_id=SEPARATOR)
-    with pytest.raises(
-        ModelError, match=r"a text lost all its tokens, of which protect = \['separators'\] names none; re"
-    ):
+    with pytest.raises(ModelError, match=r"a text lost all its tokens, of which protect = \['separators'\] names none"):
         engine_with(model, cpu()).compute([[11, 12, 13], [21, 22, SEPARATOR]])
