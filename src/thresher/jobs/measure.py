@@ -104,11 +104,14 @@ def plain(quality: "dict[str, dict[str, Quality]]") -> dict[str, dict[str, dict[
     return {split: {name: one.to_dict() for name, one in models.items()} for split, models in quality.items()}
 
 
-def remarks_on(quality: "dict[str, dict[str, Quality]]", recipe: Any) -> tuple[str, ...]:
-    """Where pruned is ahead of dense, what else may be the reason; `recipe` is the run's."""
+def remarks_on(quality: "dict[str, dict[str, Quality]]", recipe: Any, task: "Task") -> tuple[str, ...]:
+    """Where pruned is ahead of dense, what else may be the reason, and which rows can judge neither; `recipe` is the
+    run's."""
     from thresher.evaluation.gain import gain_notes
+    from thresher.tasks.chance import same_labels
 
-    return tuple(gain_notes(plain(quality), recipe))
+    judging = (text for split, rows in task.test.items() for text in same_labels(task.spec, rows, split=split))
+    return (*gain_notes(plain(quality), recipe), *judging)
 
 
 def _steps(bars: "Silent", name: str) -> Callable[[int, int], None]:

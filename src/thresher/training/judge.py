@@ -14,12 +14,24 @@ from thresher.core.cost import relative_flops
 from thresher.core.losses import distillation_loss
 from thresher.models.attach import encoder_shape
 from thresher.models.predict import Batch, Predictions, predict
+from thresher.tasks.chance import below_chance, same_labels
 from thresher.tasks.encode import EncodedSet, padded_batches
 from thresher.tasks.task import Task, TaskSpec, labelled
 from thresher.training.targets import padded
 
 SAME = 1e-4  # scores and embeddings that differ by less, relative to their size, are one answer
 MORE = "it needs more training: more rows, more epochs (--finetune-epochs), or a higher --lr"
+
+
+def doubts(task: Task, logits: NDArray[Any], metrics: Mapping[str, float]) -> list[str]:
+    """What is to be said of a dense model and the rows that choose, where what pruning loses could not be seen. logits,
+    metrics: the model's on these rows."""
+    rows = task.selection
+    return [
+        *one_answer_for_all(task.spec, logits),
+        *below_chance(task.spec, metrics, rows=len(rows)),
+        *same_labels(task.spec, rows),
+    ]
 
 
 def one_answer_for_all(spec: TaskSpec, logits: NDArray[Any]) -> list[str]:

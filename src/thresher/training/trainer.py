@@ -24,14 +24,13 @@ from thresher.interruption import interruptions
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.models.classes import name_classes_
 from thresher.models.defaults import divide_as_trained_, mean_by_
-from thresher.tasks.chance import below_chance
 from thresher.tasks.encode import EncodedSet, padded_batches
 from thresher.tasks.task import Task
 from thresher.training.average import Average
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.guide import Guide, Stopped
-from thresher.training.judge import Judge, one_answer_for_all
+from thresher.training.judge import Judge, doubts
 from thresher.training.method import Method, Run, Settled
 from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
@@ -164,8 +163,7 @@ class Trainer:
         self.state.dense = self.judge.score(found)
         for text in (
             f"dense: selection score {self.state.dense['score']:.4f}",
-            *one_answer_for_all(self.task.spec, found.logits.numpy()),
-            *below_chance(self.task.spec, self.state.dense, rows=len(self.task.selection)),
+            *doubts(self.task, found.logits.numpy(), self.state.dense),
         ):
             self.progress.note(text)
         if first := self.guide.first_weights():
