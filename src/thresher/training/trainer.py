@@ -34,7 +34,7 @@ from thresher.training.judge import Judge, doubts
 from thresher.training.method import Method, Run, Settled
 from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
-from thresher.training.progress import Silent
+from thresher.training.progress import Silent, steps_of
 from thresher.training.sample import cost_sample, protected_counts, read_rows
 from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
@@ -158,7 +158,7 @@ class Trainer:
     def _fix_teacher(self) -> None:
         """What the model is now, dense, is the teacher and the baseline."""
         self.teacher.fix()
-        found = self.judge.predict(self.judge.batches, pruned=False)
+        found = self.judge.predict(self.judge.batches, pruned=False, on_batch=steps_of(self.progress, "dense"))
         self.judge.refer_to(found.logits)
         self.state.dense = self.judge.score(found)
         for text in (
@@ -332,11 +332,9 @@ class Trainer:
         them: once, not once an epoch."""
         if self.labelled and not (self._hard_steps > 0 and (self.config.distill > 0 or self.rows.more.rows)):
             return torch.empty(0)
-        self.progress.begin("teacher", total=1)
         rows = replace(self.rows.train, rows=self.rows.train.rows + self.rows.more.rows)
-        found = self.teacher.predict(padded_batches(rows, pad_id=self.pad_id, device=self.accelerator.device.type))
-        self.progress.step()
-        return found
+        batches = padded_batches(rows, pad_id=self.pad_id, device=self.accelerator.device.type)
+        return self.teacher.predict(batches, on_batch=steps_of(self.progress, "teacher"))
 
     def _targets(self) -> Targets:
         lengths = tuple(self.rows.train.lengths) if self.task.spec.means in OF_TOKENS else None
