@@ -11,11 +11,12 @@ from torch import Tensor
 
 from tests.baselines.tiny import LAYERS, TARGET, trainer_of
 from tests.training.test_objective import batch_of
-from tests.training.tiny import gated_model, value_task
+from tests.training.tiny import gated_model, quick, trainer_for, value_task
 from thresher.baselines import lat
 from thresher.baselines.evolution import Candidate
 from thresher.baselines.lat import Lat, drop_lengths, sample_layers, shortest, uniform
 from thresher.core.losses import distillation_loss, task_loss
+from thresher.errors import ConfigError
 from thresher.models.attach import gates_of
 from thresher.models.rules import TopCount
 from thresher.training.objective import model_inputs
@@ -138,6 +139,11 @@ def test_the_full_model_learns_from_the_dense_teacher_too() -> None:
     soft = distillation_loss(logits, batch["targets"], temperature=trainer.config.distill_temperature)
     expected = 0.75 * task_loss(logits, batch["labels"]) + 0.25 * soft
     torch.testing.assert_close(4 * full.total, expected)
+
+
+def test_hidden_states_are_not_matched_which_is_said_before_training() -> None:
+    with pytest.raises(ConfigError, match="distill_hidden = 0.5 matches hidden states, which method lat does not: its"):
+        trainer_for(gated_model(), quick(method="lat", distill_hidden=0.5))
 
 
 def test_a_layer_left_out_is_the_identity() -> None:

@@ -104,6 +104,11 @@ def test_an_embedder_without_labels(tmp_path: Path) -> None:
     assert about["task"]["means"] == "embedding" and about["prune"]["collapse_last"] is False
     again = tiny.succeeds("eval {run} --device cpu --json", run=tmp_path / "run").json()["splits"]["test"]
     assert again["pruned"]["metrics"]["spearman"] == pytest.approx(quality["pruned"]["metrics"]["spearman"])
+    alike = tiny.write_rows(tmp_path / "alike.jsonl", [{**row, "label": 0.5} for row in pairs])
+    for file, times in ((test, 0), (alike, 1)):
+        said = tiny.succeeds("eval {run} --test {test} --device cpu", run=tmp_path / "run", test=file)
+        words = " ".join((said.out + said.err).split())
+        assert words.count("the test rows all have the label 0.5, in which there is no order to find") == times
     wrong = f"{call} {STEPS} --overwrite --finetune always"
     refused = tiny.thresher(wrong, model=model, train=train, test=test, out=tmp_path / "run")
     assert refused.code == 2 and "embeddings (--embed) have none; leave it out" in refused.err

@@ -15,6 +15,7 @@ from thresher.engine import inputs
 from thresher.engine.executor import made_up_texts
 from thresher.engine.inputs import protected_rows
 from thresher.engine.ragged import Ragged
+from thresher.errors import ModelError
 
 PROTECT = (("first",), ("first", "separators"), ("first", "first_segment"), ("separators",), ("first_segment",))
 TEXTS = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=12), min_size=1, max_size=8)
@@ -62,3 +63,11 @@ def test_made_up_texts_are_computed_where_separators_alone_stay() -> None:
     for batch in made_up_texts(executor, [(3, 16), (2, 1)]):
         assert executor.compute(batch).kept.min() >= 1
         executor.warm_up([batch])
+
+
+def test_a_text_without_a_separator_that_loses_all_its_tokens_is_one_clear_error() -> None:
+    """Only ids without special tokens have none, so that nothing can be said of the setting before them."""
+    model = tiny_model("bert", means="tags")
+    prune_with_(model, (5.0,) * LAYERS, protect=("separators",), separator_id=SEPARATOR)
+    with pytest.raises(ModelError, match=r"a text lost all its tokens, of which protect = \['separators'\] names none"):
+        engine_with(model, cpu()).compute([[11, 12, 13], [21, 22, SEPARATOR]])

@@ -8,13 +8,15 @@ import pytest
 import torch
 from tokenizers import decoders
 
+from tests.training.test_meanings import embedder
 from tests.training.tiny import FILLERS, LAYERS, POSITIONS, gated_model, stock_model, tiny_tokenizer, tokenizer_for
+from thresher.config import PruneConfig
 from thresher.core.cost import relative_flops
 from thresher.core.heads import Head
 from thresher.engine.engine import Engine
 from thresher.errors import DataError, ModelError
 from thresher.evaluation.explain import Explanation, explain, readable
-from thresher.models.attach import encoder_shape, gates_of
+from thresher.models.attach import encoder_shape, gates_of, prune_, unprune_
 from thresher.models.heads import set_head_
 
 SOME = (0.6, 0.9, 1.0, math.inf)
@@ -229,3 +231,14 @@ def test_entities_are_shown() -> None:
     assert found.kept_per_layer == counts(found) and "answer" not in found.to_dict()
     with pytest.raises(DataError, match="tags are of one text, but two were given"):
         explain(model, tokenizer, "a", "b")
+
+
+def test_who_comes_back_was_dropped_all_the_same() -> None:
+    model = embedder()
+    unprune_(model)
+    prune_(model, PruneConfig(collapse_last=False, rejoin=1))
+    gates_of(model).set_thresholds([0.5, 1.0, 1.2, 0.0])
+    found = explain(model, tiny_tokenizer(), TEXT)
+    assert found.layers == len(found.kept_per_layer) == LAYERS
+    assert found.kept_per_layer == [*counts(found)[:-1], len(found.tokens)] and None in found.dropped_at
+    assert counts(found)[-1] == counts(found)[-2] < len(found.tokens)

@@ -13,6 +13,7 @@ import pytest
 
 from thresher.errors import ConfigError, DataError, RunError
 from thresher.experiments import runner
+from thresher.experiments.answers import ANSWERS
 from thresher.experiments.experiment import EXPERIMENTS, Key, Places, Row, Setting, experiment_named
 from thresher.experiments.runner import RECORDS, Progress, in_order, read_config, read_records, run
 
@@ -135,6 +136,24 @@ def test_half_a_line_is_measured_again(tmp_path: Path) -> None:
     run(again, tmp_path, NUMBERS, command=COMMAND)
     assert again.measured == [2]
     assert [row["square"] for row in read_records(file)] == [9, 1, 4]
+
+
+def test_half_a_line_of_answers_is_written_again(tmp_path: Path) -> None:
+    class Answered(Squares):
+        def measure(self, key: Key, setting: Setting) -> Row | None:
+            found = super().measure(key, setting)
+            return None if found is None else {**found, "answers": {"said": "x" * key["number"]}}
+
+    run(Answered(), tmp_path, NUMBERS, command=COMMAND)
+    for name, cut in ((ANSWERS, 5), (RECORDS, None)):  # killed while writing the last answers, before their record
+        lines = (tmp_path / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        half = "" if cut is None else lines[-1][:-cut]
+        (tmp_path / name).write_text("".join(lines[:-1]) + half, encoding="utf-8")
+    again = Answered()
+    run(again, tmp_path, NUMBERS, command=COMMAND)
+    assert again.measured == [2]
+    said = [(row["number"], row["said"]) for row in read_records(tmp_path / ANSWERS)]
+    assert said == [(3, "xxx"), (1, "x"), (2, "xx")]
 
 
 def test_records_with_a_methods_former_name_are_read_with_the_present_one_and_stay_as_they_are(tmp_path: Path) -> None:

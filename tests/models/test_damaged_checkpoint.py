@@ -14,6 +14,9 @@ from thresher.engine.engine import Engine
 from thresher.errors import CheckpointError, ModelError
 from thresher.models import checkpoint
 from thresher.models.checkpoint import FORMAT_VERSION, MANIFEST, load, load_dense, read_manifest
+from thresher.records import thresher_version
+
+HERE = thresher_version()
 
 # --- damaged manifests -----------------------------------------------------------------------------------------------
 
@@ -78,13 +81,28 @@ def test_threshold_that_is_no_number(saved: Path, value: Any) -> None:
     ("prune", "text"),
     [
         ({"scale": "absolute"}, "scale = 'absolute' is not one of: relative, paper"),
-        ({"speed": 1}, "unknown setting 'speed' for PruneConfig"),
+        ({"speed": 1}, "unknown setting 'speed', as a newer version than"),
         ({"protect": []}, "protect is empty"),
     ],
 )
 def test_settings_that_break_their_rule(saved: Path, prune: dict[str, Any], text: str) -> None:
     edit(saved, prune=prune)
     with refused(CheckpointError, MANIFEST, text):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    ("provenance", "said"),
+    [
+        ({"versions": {"thresher": "9.1.0"}}, " writes it (the run was made by '9.1.0'); upgrade thresher"),
+        ({"versions": ["9.1.0"]}, " writes it; upgrade thresher"),
+        ({}, " writes it; upgrade thresher"),
+    ],
+)
+def test_a_setting_of_a_newer_version(saved: Path, provenance: Any, said: str) -> None:
+    settings = json.loads((saved / MANIFEST).read_text())["prune"]
+    edit(saved, prune={**settings, "later": 2}, provenance=provenance)
+    with refused(CheckpointError, MANIFEST, f"has the unknown setting 'later', as a newer version than {HERE}{said}"):
         load(saved)
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.models.saved import edit, refused
+from tests.models.families import tiny_model
+from tests.models.saved import THRESHOLDS, edit, refused
 from thresher import records
 from thresher.config import PruneConfig
 from thresher.errors import CheckpointError, ConfigError
-from thresher.models.attach import gates_of
-from thresher.models.checkpoint import MANIFEST, load, read_manifest
+from thresher.models.attach import gates_of, prune_
+from thresher.models.checkpoint import MANIFEST, load, read_manifest, save
 from thresher.models.manifest import UNSAID
 
 SETTINGS = PruneConfig().to_dict()
@@ -130,5 +131,23 @@ def test_settings_beyond_all_numbers(saved: Path) -> None:
         PruneConfig(separator_id=10**30)
 
 
-def test_what_save_writes_is_complete(saved: Path) -> None:
-    assert set(json.loads((saved / MANIFEST).read_text(encoding="utf-8"))["prune"]) == set(SETTINGS)
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ({}, {}),
+        ({"rejoin": None}, {}),
+        ({"score": "value", "score_queries": 4}, {"score": "value", "score_queries": 4}),
+    ],
+)
+def test_what_save_writes_is_complete_and_older_versions_read_it(
+    given: dict[str, Any], written: dict[str, Any], tokenizer: Any, tmp_path: Path
+) -> None:
+    """Settings that came later are said where they are on; any version knows the others."""
+    model = tiny_model("bert").float()
+    prune_(model, PruneConfig(**{**UNSAID, **given}))
+    gates_of(model).set_thresholds(THRESHOLDS)
+    save(model, tokenizer, tmp_path / "run")
+    prune = json.loads((tmp_path / "run" / MANIFEST).read_text(encoding="utf-8"))["prune"]
+    assert prune == {**{name: SETTINGS[name] for name in set(SETTINGS) - set(UNSAID)}, **written}
+    found = gates_of(load(tmp_path / "run").model).config
+    assert found == PruneConfig(**{**UNSAID, **written})

@@ -54,6 +54,13 @@ def test_the_page_computes_and_shows_layers(alone: Alone) -> None:
 
 
 @in_a_browser
+def test_who_takes_part_again_is_said(alone: Alone) -> None:
+    """A calibrated embedder's dropped tokens are back in its last layers."""
+    found = dumped(f"{alone('embedder').url}/?compute")
+    assert re.search(r"dropped by layer \d, back in layer \d", found)
+
+
+@in_a_browser
 def test_the_list_of_routes_shows_them_all(alone: Alone) -> None:
     found = dumped(alone("classes").url + "/docs")
     assert all(route in found for route in ("/predict", "/v2/rerank", "/v1/embeddings", "/answer", "/tag"))

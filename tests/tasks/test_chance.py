@@ -1,11 +1,12 @@
-"""A dense model below chance is said to be, and no other."""
+"""A dense model below chance is said to be, and no other; and rows that can judge none."""
 
 import pytest
 
-from thresher.tasks.chance import below_chance
-from thresher.tasks.task import TaskSpec
+from thresher.tasks.chance import below_chance, same_labels
+from thresher.tasks.task import Example, TaskSpec
 
 CLASSES = TaskSpec("films", "text", None, ("bad", "good"), ("accuracy",))
+PAIRS = TaskSpec("films", "text", "pair", (), ("spearman",), means="embedding")
 VALUES = TaskSpec("films", "text", None, (), ("pearson",))
 
 
@@ -20,3 +21,18 @@ def test_below_chance_by_more_than_rows_explain(accuracy: float, rows: int, said
 
 def test_values_have_no_chance() -> None:
     assert below_chance(VALUES, {"pearson": -0.9, "score": -0.9}, rows=1000) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels", "said"),
+    [
+        (PAIRS, (0.5, 0.5), "the test rows all have the label 0.5, in which there is no order to find: spearman is 0"),
+        (VALUES, (1.0, 1.0), "the test rows all have the label 1.0, in which there is no order to find: pearson is 0"),
+        (PAIRS, (0.5, 0.6), None),
+        (PAIRS, (None, None), None),
+        (CLASSES, (1, 1), None),
+    ],
+)
+def test_rows_without_an_order(spec: TaskSpec, labels: tuple[float | None, ...], said: str | None) -> None:
+    (text, *others) = [*same_labels(spec, [Example("a", "b", label) for label in labels], split="test"), ""]
+    assert said in text and others == [""] if said else text == ""

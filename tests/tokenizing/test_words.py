@@ -20,6 +20,8 @@ from thresher.tokenizing.words import divided, words_of
         ("AL-AIN 1996-12-06 don't 3.5%", ["AL-AIN", "1996-12-06", "don't", "3.5", "%"]),
         ("in group 5. A 's \u2019s", ["in", "group", "5", ".", "A", "'s", "\u2019s"]),
         ("the U.S.) ...", ["the", "U.S.", ")", ".", ".", "."]),
+        ("at Amazon.com. e.g. 3.5. (2.5.) 3.40s.", "at Amazon.com . e.g. 3.5 . ( 2.5 . ) 3.40s .".split()),
+        ("a Ph.D. in the U.S.'s X.", ["a", "Ph.D.", "in", "the", "U.S.", "'s", "X."]),
         ("cafe\u0301, \u0915\u093e!", ["cafe\u0301", ",", "\u0915\u093e", "!"]),
         ("\u6f22\u5b57 in\u4eac", ["\u6f22", "\u5b57", "in", "\u4eac"]),
         (" \t ", []),

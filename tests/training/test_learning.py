@@ -107,6 +107,7 @@ def test_history_has_every_evaluation_in_order(learned: Learned) -> None:
 def test_progress_is_reported_stage_by_stage(learned: Learned) -> None:
     assert [name for name, _, _ in learned.recorder.begun] == [
         "finetune",
+        "dense",
         "teacher",
         "thresholds",
         "soft",

@@ -177,6 +177,17 @@ def test_embeddings_stay_near_the_dense_models(method: str, reads: str) -> None:
     assert all(0 <= loss <= 2.1 for loss in recorder.losses("hard"))
 
 
+def test_every_pass_before_the_first_step_shows_how_far_it_is() -> None:
+    """Of texts without labels the teacher reads all of them, which takes minutes."""
+    recorder, task = Recorder(), embed_task()
+    fitted(embedder(), replace(task, train=task.train * 30), recorder, method="thresher", max_steps=1)
+    before = [begun for begun in recorder.begun if begun[0] != "hard"]
+    assert [name for name, _, _ in before] == ["dense", "teacher", "shares"]
+    for name, total, _ in before[:2]:
+        assert total == len([stage for stage, _ in recorder.steps if stage == name])
+    assert before[1][1] > 1, "in batches"
+
+
 def test_embeddings_choose_among_wide_falls() -> None:
     """Of 12 layers 8, 24 and 48, so that tokens are left in the last of the four; a reranker has narrow ones."""
     found = fitted(embedder(), embed_task(), method="thresher", max_steps=40).gates.about["race"]

@@ -14,6 +14,7 @@ from tests.training.tiny import (
     quick,
     stock_model,
     trainer_for,
+    value_task,
 )
 from thresher.errors import ConfigError, DataError, ModelError
 from thresher.models.attach import encoder_shape
@@ -103,3 +104,13 @@ def test_a_dense_model_below_chance_is_named() -> None:
         given = replace(task, selection=selection)
         trainer_for(gated_model(), quick(max_steps=1), task=given, progress=recorder).fit()
         assert any("guessing would be on 50.0%" in text for text in recorder.notes) == (selection is wrong)
+
+
+def test_selection_rows_without_an_order_are_named_once() -> None:
+    task = value_task()
+    alike = replace(task, selection=[replace(row, label=0.5) for row in task.selection])
+    for given in (task, alike):
+        recorder = Recorder()
+        trainer_for(gated_model(outputs=1), quick(max_steps=1), task=given, progress=recorder).fit()
+        said = [text for text in recorder.notes if "all have the label 0.5, in which there is no order" in text]
+        assert len(said) == (given is alike)

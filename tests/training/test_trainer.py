@@ -183,7 +183,7 @@ def test_the_paper_recipe_runs_as_written() -> None:
 
     trainer._hard = hard  # type: ignore[method-assign]
     state = trainer.fit()
-    assert [name for name, _, _ in recorder.begun] == ["soft", "hard"]
+    assert [name for name, _, _ in recorder.begun] == ["dense", "soft", "hard"]
     moved = [abs(now - then) for now, then in zip(gates.thresholds.tolist(), ramp, strict=True)]
     assert all(1e-5 < distance < 1e-2 for distance in moved), moved
     assert gates.thresholds.tolist() == after_soft[0]

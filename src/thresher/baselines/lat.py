@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from thresher.baselines.evolution import Candidate, Lengths, evolve
 from thresher.core.cost import relative_flops
 from thresher.core.losses import distillation_loss
+from thresher.errors import ConfigError
 from thresher.models.attach import gates_of
 from thresher.models.heads import outputs_in
 from thresher.models.rules import TopCount
@@ -59,6 +60,11 @@ class Lat(Method):
     long_finish = True
 
     def begin(self) -> None:
+        if self.config.distill_hidden > 0:
+            raise ConfigError(
+                f"distill_hidden = {self.config.distill_hidden} matches hidden states, which method lat does not: its "
+                "small models learn from the outputs of the full one; set distill_hidden = 0"
+            )
         self._longest = self.run.longest
         self._drawn: tuple[Tensor, Tensor] | None = None
         self._front: list[Candidate] = []

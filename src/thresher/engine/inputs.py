@@ -65,6 +65,14 @@ def tokens_of_ids(rows: list[list[int]], *, limit: int, words: int) -> Tokens:
     return replace(found, problems={**outside, **empty})
 
 
+def emptied(plan: PruningPlan) -> ModelError:
+    """What is said where a text has no protected token, which only token ids without the usual ones have, and no other
+    is left of it."""
+    return ModelError(
+        f"a text lost all its tokens, of which protect = {list(plan.protect)} names none; retrain with protect = first"
+    )
+
+
 def protected_rows(ids: Ragged, plan: PruningPlan) -> Tensor:
     """(total,) tokens that no threshold may drop, by the same rule as the attached model's."""
     if plan.protect == ("first",):

@@ -15,7 +15,7 @@ from thresher.core.plan import PruningPlan
 from thresher.engine.backends.base import Backend
 from thresher.engine.cores import at_the_same_time, budget_of, in_order, shares_of
 from thresher.engine.executor import AnySize, Ids, Output, Types, batch_of, description
-from thresher.engine.inputs import protected_rows
+from thresher.engine.inputs import emptied, protected_rows
 from thresher.engine.ragged import Ragged, idle_rows
 from thresher.errors import ModelError
 from thresher.tokenizing.tokens import Tokens
@@ -236,7 +236,10 @@ class PackedExecutor(AnySize):
                 if not bool(keep.all()):
                     if left is not None:
                         left.drop(hidden, keep)
-                    live, rows = live.compact(keep, longest_first=self.backend.longest_first)
+                    try:
+                        live, rows = live.compact(keep, longest_first=self.backend.longest_first)
+                    except ValueError as error:
+                        raise emptied(self.plan) from error
                     if left is not None:
                         left.go_on(rows)
                     protected, rows = protected[rows], self._whole_steps(rows)

@@ -152,14 +152,14 @@ def explain(
         decision, shown = _of_tokens(head, names, found, text if pair is None else pair)
     # (layers + 1, tokens), but for the layers that dropped tokens rejoin: who comes back was dropped all the same.
     alive = torch.stack(trace.alive[: trace.whole_from + 1])[:, shown, : int(lengths[shown])].cpu()
-    layers = len(alive) - 1
+    deciding = len(alive) - 1
     survived = alive.long().sum(dim=0) - 1  # how many layers each token came out of
     tokens = tokenizer.convert_ids_to_tokens(data.rows[shown].input_ids)
     return Explanation(
         tokens=tokens,
-        dropped_at=[None if count == layers else int(count) + 1 for count in survived.tolist()],
+        dropped_at=[None if count == deciding else int(count) + 1 for count in survived.tolist()],
         kept_per_layer=kept[shown].tolist(),
-        layers=layers,
+        layers=len(trace.alive) - 1,
         **decision,
         relative_flops=float(relative_flops(encoder_shape(model), lengths, kept)),
         truncated=data.truncated > 0,

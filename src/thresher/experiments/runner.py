@@ -68,6 +68,7 @@ def run(
     `keep` leaves the runs that rows were measured on in the work folder."""
     file = folder / RECORDS
     done = {key_of(row, experiment.KEY) for row in read_records(file)}
+    read_records(folder / ANSWERS)  # half a line there would spoil the next; its row has no record, and comes again
     wanted = chosen_keys(experiment.keys(setting.config), only or {})
     missing = [key for key in wanted if key_of(key, experiment.KEY) not in done]
     if missing:

@@ -103,5 +103,5 @@ def evaluate_run(
         dense=dense.name if known else None,
         quantized="quantization" in manifest,
         provenance=provenance(device=place, seed=None),
-        remarks=remarks_on(splits, manifest.get("recipe")),
+        remarks=remarks_on(splits, manifest.get("recipe"), rows),
     )

@@ -1,6 +1,5 @@
 """Quality of several versions of one model on its test splits. For `prune`, `search` and `evaluate_run`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +56,7 @@ def measure(
     """
     from thresher.evaluation.quality import evaluate, outputs_of
     from thresher.tasks.task import labelled
+    from thresher.training.progress import steps_of
 
     own = {name: value.clone() for name, value in model.state_dict().items()}
     found: dict[str, dict[str, Quality]] = {split: {} for split in task.test}
@@ -75,7 +75,7 @@ def measure(
                     split=split,
                     max_length=max_length,
                     pruned=version.pruned,
-                    on_batch=_steps(bars, f"{split}: {name}"),
+                    on_batch=steps_of(bars, f"{split}: {name}"),
                     dense=references.get(split),
                     null_threshold=version.null_threshold,
                 )
@@ -104,23 +104,11 @@ def plain(quality: "dict[str, dict[str, Quality]]") -> dict[str, dict[str, dict[
     return {split: {name: one.to_dict() for name, one in models.items()} for split, models in quality.items()}
 
 
-def remarks_on(quality: "dict[str, dict[str, Quality]]", recipe: Any) -> tuple[str, ...]:
-    """Where pruned is ahead of dense, what else may be the reason; `recipe` is the run's."""
+def remarks_on(quality: "dict[str, dict[str, Quality]]", recipe: Any, task: "Task") -> tuple[str, ...]:
+    """Where pruned is ahead of dense, what else may be the reason, and which rows can judge neither; `recipe` is the
+    run's."""
     from thresher.evaluation.gain import gain_notes
+    from thresher.tasks.chance import same_labels
 
-    return tuple(gain_notes(plain(quality), recipe))
-
-
-def _steps(bars: "Silent", name: str) -> Callable[[int, int], None]:
-    """Steps of a bar of its own, for one who tells how much is done."""
-    seen = 0
-
-    def advance(done: int, total: int) -> None:
-        nonlocal seen
-        if seen == 0:
-            bars.begin(name, total=total)
-        for _ in range(done - seen):
-            bars.step()
-        seen = done
-
-    return advance
+    judging = (text for split, rows in task.test.items() for text in same_labels(task.spec, rows, split=split))
+    return (*gain_notes(plain(quality), recipe), *judging)

@@ -119,7 +119,7 @@ def run_job(job: Job, progress: "Silent", note: Note) -> PruneResult | None:
         selection_score=state.best_score,
         seconds=round(state.seconds, 1),
         history=state.history,
-        remarks=remarks_on(quality, job.train.to_dict()),
+        remarks=remarks_on(quality, job.train.to_dict(), job.task),
         model=model,
         tokenizer=tokenizer,
     )

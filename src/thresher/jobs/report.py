@@ -94,7 +94,7 @@ def write_report(
         quality, measured = _quality(request, manifest, rows, shown, say)
         notes = _add_control_(quality, request, rows, measured, shown)
         if not any("control" in models for models in quality.values()):  # else the comparison to ask for is there
-            notes = [*remarks_on(quality, manifest.get("recipe")), *notes]
+            notes = [*remarks_on(quality, manifest.get("recipe"), rows), *notes]
         with _readable(request.run):
             content = _content(request, manifest, rows, quality, notes, records)
             report_page(content)  # what cannot be shown is found out before the models compute

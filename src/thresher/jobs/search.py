@@ -151,7 +151,7 @@ def _measured(job: Job, found: "Found", tokenizer: Any, progress: "Silent") -> S
         statement=found.report["statement"],
         within=found.report["within"],
         seconds=found.report["seconds"],
-        remarks=remarks_on(quality, job.train.to_dict()),
+        remarks=remarks_on(quality, job.train.to_dict(), job.task),
         model=found.model,
         tokenizer=tokenizer,
     )

@@ -25,7 +25,7 @@ from thresher.models.folder import check_room, read_config
 from thresher.models.heads import CLASSIFIER, KINDS, auto_class, head_of, set_head_
 from thresher.models.manifest import FORMAT_VERSION as FORMAT_VERSION  # whoever opens runs finds these here
 from thresher.models.manifest import MANIFEST as MANIFEST
-from thresher.models.manifest import THRESHOLDS_ONLY, UNSAID, number_from_json
+from thresher.models.manifest import THRESHOLDS_ONLY, UNSAID, number_from_json, said
 from thresher.models.manifest import read_manifest as read_manifest
 from thresher.models.registry import family_named
 from thresher.models.rules import rule_from
@@ -75,7 +75,7 @@ def save(
         "model_type": model.config.model_type,
         "layers": len(gates.thresholds),
         "thresholds": [_number_to_json(value) for value in gates.thresholds.tolist()],
-        "prune": gates.config.to_dict(),
+        "prune": said(gates.config),
         "head": head_of(model).to_dict(),
         **({} if gates.rule is None else {"rule": gates.rule.to_dict()}),
     }

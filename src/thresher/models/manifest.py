@@ -11,15 +11,16 @@ from thresher.core.heads import Head
 from thresher.errors import CheckpointError, ConfigError
 from thresher.methods import with_methods_today
 from thresher.models.rules import rule_from
-from thresher.records import read_json
+from thresher.records import read_json, thresher_version
+from thresher.text import shown
 from thresher.workplace import folder_here
 
 FORMAT_VERSION = 2
 THRESHOLDS_ONLY = 1  # what a run without another rule is written as, so that older versions can open it
 MANIFEST = "thresher.json"
-# What runs mean, of both formats, that were written before these settings existed. Every other setting has always been
-# written, and without it the default would be taken: other answers, without a word.
 DENSE_THRESHOLD = "dense_null_threshold"
+# What runs mean, of both formats, that do not say these settings: versions before them cannot read their names. Every
+# other setting has always been written, and without it the default would be taken: other answers, without a word.
 UNSAID: dict[str, Any] = {"score": "attention", "score_queries": 1, "rejoin": 0}
 
 
@@ -50,6 +51,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} has {len(thresholds)} thresholds for {manifest['layers']} layers")
     if any(math.isnan(value) for value in thresholds):
         raise CheckpointError(f"{file} has a threshold that is not a number: {manifest['thresholds']}")
+    _check_known(file, manifest)
     try:
         PruneConfig.from_dict(manifest["prune"])
         if "rule" in manifest:
@@ -83,6 +85,30 @@ def number_from_json(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
+
+
+def said(config: PruneConfig) -> dict[str, Any]:
+    """What is written of settings: older versions know no others than those that have always been there."""
+    settings = {**config.to_dict(), "rejoin": config.rejoined}
+    return {name: value for name, value in settings.items() if name not in UNSAID or value != UNSAID[name]}
+
+
+def _check_known(file: Path, manifest: dict[str, Any]) -> None:
+    """A setting that this version has never heard of changes answers, so the run cannot be opened without it."""
+    known = {item.name for item in fields(PruneConfig)}
+    for name in manifest["prune"]:
+        if name not in known:
+            raise CheckpointError(
+                f"{file} has the unknown setting '{name}', as a newer version than {thresher_version()} writes it"
+                f"{_made_by(manifest)}; upgrade thresher"
+            )
+
+
+def _made_by(manifest: dict[str, Any]) -> str:
+    try:
+        return f" (the run was made by {shown(manifest['provenance']['versions']['thresher'])})"
+    except (KeyError, TypeError):  # nothing says it
+        return ""
 
 
 def _check_settings(file: Path, settings: dict[str, Any]) -> None:

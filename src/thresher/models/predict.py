@@ -12,6 +12,7 @@ from thresher.models.gating import Gates
 from thresher.models.heads import head_of, outputs_in
 
 Batch = tuple[list[int], dict[str, Tensor]]  # row numbers, and the tensors of these rows
+OnBatch = Callable[[int, int], None]  # told how many batches are done, and of how many
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,11 @@ def predict(
     batches: Sequence[Batch],
     *,
     pruned: bool,
-    on_batch: Callable[[int, int], None] | None = None,
+    on_batch: OnBatch | None = None,
 ) -> Predictions:
     """Evaluate a model with gates: hard decisions with `pruned`, the stock dense forward without.
 
-    Mode and training flag are left as found. `on_batch(done, total)` is told about progress.
+    Mode and training flag are left as found. `on_batch` is told about progress.
     """
     device, of_tokens = next(model.parameters()).device, head_of(model).reads == "tokens"
     parts = []

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from thresher.records import metric_text
 from thresher.report.charts import front, layer_bars
-from thresher.report.tokens import TOKEN_SCRIPT, coloured_text, legend, slider, token_styles
+from thresher.report.tokens import TOKEN_SCRIPT, back_in, coloured_text, legend, slider, token_styles
 from thresher.text import visible
 
 MARK = '<meta name="generator" content="thresher report">'  # a file with this in its beginning may be replaced
@@ -71,7 +71,7 @@ def report_page(content: Content) -> str:
         splits=[_split(name, models, content.notes) for name, models in content.quality.items()],
         examples=[_example(one) for one in content.examples],
         examples_note=content.examples_note,
-        legend=legend(content.layers),
+        legend=legend(content.layers, _back_in(content.examples)),
         slider=slider(content.layers),
         benches=[_bench(record) for record in content.benches],
         search=None if content.search is None else _search(content.search),
@@ -131,6 +131,11 @@ def _split(name: str, models: Mapping[str, Mapping[str, Any]], notes: Sequence[s
 
 def _or_one(flops: float | None) -> float:
     return 1.0 if flops is None else flops
+
+
+def _back_in(examples: Sequence[ExampleText]) -> int | None:
+    """The same layer in every text that loses a token."""
+    return next((back for one in examples if (back := back_in(one.dropped_at, one.kept_per_layer))), None)
 
 
 def _example(one: ExampleText) -> dict[str, Any]:

@@ -19,6 +19,7 @@ TOKEN_STYLES = """
 .tokens sub { font-size: .6em; opacity: .8; margin-left: .1em; }
 .tokens .alive { background: none; color: inherit; font-weight: inherit; }
 .tokens .alive sub { visibility: hidden; }
+.tokens .back, .legend .back { background: none; color: inherit; box-shadow: inset 0 -.15em var(--layer); }
 .legend span { padding: .1em .45em; border-radius: .2em; }
 .slider { display: flex; gap: 1em; align-items: center; flex-wrap: wrap; }
 .slider input { flex: 1; min-width: 10em; accent-color: #1b7f3b; }
@@ -26,7 +27,8 @@ TOKEN_STYLES = """
 @media print { .slider { display: none; } }
 """
 
-# Tokens below the slider's layer are as they were; where it stands at the end, survivors are marked.
+# Tokens below the slider's layer are as they were; where it stands at the end, survivors are marked. Those that a layer
+# dropped are underlined in its colour from the layer on that they take part in again.
 TOKEN_SCRIPT = """
 for (const range of document.querySelectorAll(".slider input")) {
   const show = () => {
@@ -34,10 +36,11 @@ for (const range of document.querySelectorAll(".slider input")) {
     range.parentElement.querySelector("output").value =
       step === 0 ? "at the input" : "after layer " + step + " of " + last;
     for (const text of document.querySelectorAll(".tokens")) {
-      const left = JSON.parse(text.dataset.left);
+      const left = JSON.parse(text.dataset.left), back = +(text.dataset.back || last + 1);
       for (const token of text.querySelectorAll("span")) {
         const dropped = +(token.dataset.layer || last);
         token.classList.toggle("alive", token.dataset.layer ? dropped > step : step < last);
+        token.classList.toggle("back", Boolean(token.dataset.layer) && step >= back);
       }
       const count = text.parentElement.querySelector(".left");
       if (count) count.textContent = left[step] + " of " + left[0] + " tokens";
@@ -54,32 +57,48 @@ def token_styles(layers: int) -> str:
     rules = []
     for layer in range(1, layers + 1):
         colour = colour_of(layer, layers)
-        rules.append(f".layer-{layer} {{ background: rgb{colour}; color: {ink_on(colour)}; }}")
+        rules.append(f".layer-{layer} {{ --layer: rgb{colour}; background: var(--layer); color: {ink_on(colour)}; }}")
     return TOKEN_STYLES.replace("\n.tokens .alive {", "\n" + "\n".join(rules) + "\n.tokens .alive {", 1)
+
+
+def back_in(dropped_at: Sequence[int | None], kept_per_layer: Sequence[int]) -> int | None:
+    """The layer (counted from 1) in which dropped tokens take part again: the first after them that leaves all."""
+    first = min((layer for layer in dropped_at if layer is not None), default=len(kept_per_layer))
+    later = enumerate(kept_per_layer[first:], first + 1)
+    return next((layer for layer, count in later if count == len(dropped_at)), None)
 
 
 def coloured_text(pieces: Sequence[str], dropped_at: Sequence[int | None], kept_per_layer: Sequence[int]) -> Markup:
     """One text. pieces: its tokens for people, with a space in front where a word begins; dropped_at: the layer
     (counted from 1) that dropped each, None for survivors; as an `Explanation` has them."""
-    words = []
+    words, back = [], back_in(dropped_at, kept_per_layer)
+    kind, says = ("", "") if back is None else (" back", f", back in layer {back}")
+    mark = Markup(
+        '<span class="layer-{0}{1}" data-layer="{0}" title="dropped by layer {0}{2}">{3}<sub>{0}</sub></span>'
+    )
     for piece, layer in zip(pieces, dropped_at, strict=True):
         space = " " if piece.startswith(" ") else ""
         text = visible(piece.strip())
         if layer is None:
             words.append(Markup('{}<span class="kept">{}</span>').format(space, text))
         else:
-            mark = Markup('<span class="layer-{0}" data-layer="{0}" title="dropped by layer {0}">').format(layer)
-            words.append(Markup("{}{}{}<sub>{}</sub></span>").format(space, mark, text, layer))
+            words.append(space + mark.format(layer, kind, says, text))
     left = json.dumps([len(pieces), *kept_per_layer])
-    return Markup('<p class="tokens" dir="auto" data-left="{}">{}</p>').format(left, Markup("").join(words))
+    place = Markup("") if back is None else Markup(' data-back="{}"').format(back)
+    return Markup('<p class="tokens" dir="auto" data-left="{}"{}>{}</p>').format(left, place, Markup("").join(words))
 
 
-def legend(layers: int) -> Markup:
-    """What the colours mean."""
+def legend(layers: int, back: int | None = None) -> Markup:
+    """What the colours mean. back: the layer that dropped tokens are back in, if they are in one."""
     marks = Markup(" ").join(
         Markup('<span class="layer-{0}">{0}</span>').format(layer) for layer in range(1, layers + 1)
     )
-    return Markup('<p class="legend"><span class="kept">survivors</span> dropped by layer {}</p>').format(marks)
+    words = [Markup('<span class="kept">survivors</span> dropped by layer {}').format(marks)]
+    if back is not None:
+        words.append(
+            Markup('<span class="layer-1 back">underlined</span> taking part again from layer {} on').format(back)
+        )
+    return Markup('<p class="legend">{}</p>').format(Markup("; ").join(words))
 
 
 def slider(layers: int) -> Markup:

@@ -1,9 +1,9 @@
-"""Whether a classifier knows more than chance does."""
+"""Whether a classifier knows more than chance does, and whether rows can tell."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from thresher.tasks.task import TaskSpec
+from thresher.tasks.task import Example, TaskSpec
 
 ERRORS = 2.0  # standard errors below chance that rows alone do not explain
 
@@ -20,4 +20,15 @@ def below_chance(spec: TaskSpec, metrics: Mapping[str, float], *, rows: int) -> 
         f"warning: the dense model is right on {100 * found:.1f}% of the selection rows, and guessing would be on "
         f"{100 * chance:.1f}%; are its outputs {', '.join(spec.labels)}, in this order? If not, say it with "
         "--class-names (in Python class_names=[...])"
+    ]
+
+
+def same_labels(spec: TaskSpec, rows: Sequence[Example], *, split: str = "selection") -> list[str]:
+    """What is to be said of rows whose values, or similarities, are all the same: every model's correlation is 0."""
+    values = {row.label for row in rows}
+    if spec.means not in ("value", "embedding") or len(values) != 1 or None in values:
+        return []
+    return [
+        f"warning: the {split} rows all have the label {values.pop()}, in which there is no order to find: "
+        f"{' and '.join(spec.metrics)} is 0 whatever a model says; give rows with different ones"
     ]

@@ -41,8 +41,9 @@ def _parts(piece: str) -> list[tuple[int, int]]:
     while high > low and _is_edge(piece[high - 1]):
         high -= 1
     before = [(place, place + 1) for place in range(low)]
-    if piece[high : high + 1] == "." and (high - low == 1 and piece[low].isalpha() or "." in piece[low:high]):
-        high += 1  # an initial, or an abbreviation
+    last = piece[low:high][-2:]
+    if piece[high : high + 1] == "." and last[-1:].isalpha() and last[:-1] in ("", "."):
+        high += 1  # an initial, or an abbreviation; any other dot ends a sentence
     after = [(place, place + 1) for place in range(high, len(piece))]
     owns = high - low > FEWEST and piece[high - 1] == "s" and piece[high - 2] in APOSTROPHES
     inner = _ideographs(piece, low, high - FEWEST if owns else high)

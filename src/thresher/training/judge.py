@@ -13,13 +13,25 @@ from torch import Tensor
 from thresher.core.cost import relative_flops
 from thresher.core.losses import distillation_loss
 from thresher.models.attach import encoder_shape
-from thresher.models.predict import Batch, Predictions, predict
+from thresher.models.predict import Batch, OnBatch, Predictions, predict
+from thresher.tasks.chance import below_chance, same_labels
 from thresher.tasks.encode import EncodedSet, padded_batches
 from thresher.tasks.task import Task, TaskSpec, labelled
 from thresher.training.targets import padded
 
 SAME = 1e-4  # scores and embeddings that differ by less, relative to their size, are one answer
 MORE = "it needs more training: more rows, more epochs (--finetune-epochs), or a higher --lr"
+
+
+def doubts(task: Task, logits: NDArray[Any], metrics: Mapping[str, float]) -> list[str]:
+    """What is to be said of a dense model and the rows that choose, where what pruning loses could not be seen. logits,
+    metrics: the model's on these rows."""
+    rows = task.selection
+    return [
+        *one_answer_for_all(task.spec, logits),
+        *below_chance(task.spec, metrics, rows=len(rows)),
+        *same_labels(task.spec, rows),
+    ]
 
 
 def one_answer_for_all(spec: TaskSpec, logits: NDArray[Any]) -> list[str]:
@@ -79,19 +91,21 @@ class Judge:
             scores["relative_flops"] = float(relative_flops(self._shape, found.lengths, found.kept))
         return scores
 
-    def predict(self, batches: list[Batch], *, pruned: bool) -> Predictions:
-        """Each process does its share of the batches; all get all predictions."""
+    def predict(self, batches: list[Batch], *, pruned: bool, on_batch: OnBatch | None = None) -> Predictions:
+        """Each process does its share of the batches, and tells its own `on_batch`; all get all predictions."""
         world, rank = self._accelerator.num_processes, self._accelerator.process_index
         mine = batches[rank::world]
         with torch.autocast(self._accelerator.device.type, dtype=torch.bfloat16, enabled=self._bf16):
-            found = [predict(self._model, mine, pruned=pruned)] if mine else []
+            found = [predict(self._model, mine, pruned=pruned, on_batch=on_batch)] if mine else []
         return Predictions.merge(gather_object(found) if world > 1 else found)
 
-    def predict_with(self, weights: Mapping[str, Tensor], batches: list[Batch]) -> Tensor:
+    def predict_with(
+        self, weights: Mapping[str, Tensor], batches: list[Batch], *, on_batch: OnBatch | None = None
+    ) -> Tensor:
         """(rows, outputs) logits of the dense model with these weights; the model keeps its own."""
         current = {name: value.detach().clone() for name, value in self._model.state_dict().items()}
         self._model.load_state_dict(weights, strict=False)
-        logits = self.predict(batches, pruned=False).logits
+        logits = self.predict(batches, pruned=False, on_batch=on_batch).logits
         self._model.load_state_dict(current)
         return logits
 

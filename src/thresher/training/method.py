@@ -185,14 +185,18 @@ class Ltp(Thresholds):
         super().begin()
         if self.gates.config.ramp == FALLING and self.target is None:
             raise ConfigError(f"ramp = '{FALLING}' is fitted to a FLOPs target; give target_flops, or another ramp")
+        if self.config.dual_rate > 0 and self.target is None:
+            raise ConfigError(
+                f"dual_rate = {self.config.dual_rate} finds the price of FLOPs that lambda_ = {self.config.lambda_} "
+                "sets; give dual_rate with target_flops, or lambda_ alone"
+            )
         if self.config.dual_rate > 0:  # where an interrupted run finds it again
             self.gates.price = torch.zeros((), device=self.gates.thresholds.device)
 
     @property
     def price(self) -> Tensor | None:
-        """Of a unit of relative FLOPs: a multiplier that rises while they are above the target; None where there is
-        none, or none is needed."""
-        return None if self.target is None else self.gates.price
+        """Of a unit of relative FLOPs: a multiplier that rises while they are above the target, if there is one."""
+        return self.gates.price
 
     def meet(self, target: float, *, shown: bool = True) -> float:
         if self.gates.config.ramp != FALLING or self.gates.mode != "soft":

@@ -1,6 +1,7 @@
 """Progress of long work: a bar with the numbers that matter, or silence."""
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -140,3 +141,18 @@ class Brief(Silent):
     ) -> None:
         if self._progress.console.is_terminal:
             self._progress.stop()
+
+
+def steps_of(bars: Silent, name: str) -> Callable[[int, int], None]:
+    """Steps of a bar of its own, for one who tells how much is done."""
+    seen = 0
+
+    def advance(done: int, total: int) -> None:
+        nonlocal seen
+        if seen == 0:
+            bars.begin(name, total=total)
+        for _ in range(done - seen):
+            bars.step()
+        seen = done
+
+    return advance

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from thresher.models.attach import unprune_, weights_without_gates
-from thresher.models.predict import Batch
+from thresher.models.predict import Batch, OnBatch
 from thresher.training.judge import Judge
 
 
@@ -23,9 +23,9 @@ class Teacher:
         dense = weights_without_gates(self._model)
         self.weights = {name: value.detach().cpu().clone() for name, value in dense.items()}
 
-    def predict(self, batches: list[Batch]) -> Tensor:
+    def predict(self, batches: list[Batch], *, on_batch: OnBatch | None = None) -> Tensor:
         """(rows, outputs) logits."""
-        return self._judge.predict_with(self.weights, batches)
+        return self._judge.predict_with(self.weights, batches, on_batch=on_batch)
 
     @cached_property
     def on_selection(self) -> Tensor:

@@ -24,18 +24,17 @@ from thresher.interruption import interruptions
 from thresher.models.attach import encoder_shape, gates_of
 from thresher.models.classes import name_classes_
 from thresher.models.defaults import divide_as_trained_, mean_by_
-from thresher.tasks.chance import below_chance
 from thresher.tasks.encode import EncodedSet, padded_batches
 from thresher.tasks.task import Task
 from thresher.training.average import Average
 from thresher.training.budget import SEARCH_STEPS, SLACK, measured_flops
 from thresher.training.checks import check_given, check_parts
 from thresher.training.guide import Guide, Stopped
-from thresher.training.judge import Judge, one_answer_for_all
+from thresher.training.judge import Judge, doubts
 from thresher.training.method import Method, Run, Settled
 from thresher.training.objective import finetune_loss
 from thresher.training.optimizer import make_optimizer
-from thresher.training.progress import Silent
+from thresher.training.progress import Silent, steps_of
 from thresher.training.sample import cost_sample, protected_counts, read_rows
 from thresher.training.snapshot import Memory, optimizer_tensors, read_snapshot, restore_optimizer, write_snapshot
 from thresher.training.stage import LoopSettings, StagePlan, check_passed_over, run_stage, total_steps
@@ -159,13 +158,12 @@ class Trainer:
     def _fix_teacher(self) -> None:
         """What the model is now, dense, is the teacher and the baseline."""
         self.teacher.fix()
-        found = self.judge.predict(self.judge.batches, pruned=False)
+        found = self.judge.predict(self.judge.batches, pruned=False, on_batch=steps_of(self.progress, "dense"))
         self.judge.refer_to(found.logits)
         self.state.dense = self.judge.score(found)
         for text in (
             f"dense: selection score {self.state.dense['score']:.4f}",
-            *one_answer_for_all(self.task.spec, found.logits.numpy()),
-            *below_chance(self.task.spec, self.state.dense, rows=len(self.task.selection)),
+            *doubts(self.task, found.logits.numpy(), self.state.dense),
         ):
             self.progress.note(text)
         if first := self.guide.first_weights():
@@ -334,11 +332,9 @@ class Trainer:
         them: once, not once an epoch."""
         if self.labelled and not (self._hard_steps > 0 and (self.config.distill > 0 or self.rows.more.rows)):
             return torch.empty(0)
-        self.progress.begin("teacher", total=1)
         rows = replace(self.rows.train, rows=self.rows.train.rows + self.rows.more.rows)
-        found = self.teacher.predict(padded_batches(rows, pad_id=self.pad_id, device=self.accelerator.device.type))
-        self.progress.step()
-        return found
+        batches = padded_batches(rows, pad_id=self.pad_id, device=self.accelerator.device.type)
+        return self.teacher.predict(batches, on_batch=steps_of(self.progress, "teacher"))
 
     def _targets(self) -> Targets:
         lengths = tuple(self.rows.train.lengths) if self.task.spec.means in OF_TOKENS else None

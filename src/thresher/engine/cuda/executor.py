@@ -24,7 +24,7 @@ from thresher.engine.cuda.live import Numbers, OnHost, to_host
 from thresher.engine.cuda.model import GpuModel, gpu_model
 from thresher.engine.cuda.shelf import Demand
 from thresher.engine.executor import Ids, Output, Types, batch_of, description
-from thresher.engine.inputs import Tables
+from thresher.engine.inputs import Tables, emptied
 from thresher.engine.kernels.toolchain import RUNS_INTERPRETED
 from thresher.engine.supported import check_supported
 from thresher.engine.weights import LayerScales, Weights
@@ -288,10 +288,7 @@ class CudaExecutor:
         for found, (start, stop) in zip(lengths, pairwise(bounds), strict=True):
             kept[:, start:stop] = found[:, None]
         if not kept.all():  # the states that they leave behind would pass for an answer
-            raise ModelError(
-                f"a text lost all its tokens, of which protect = {list(self.plan.protect)} names none; retrain with "
-                "protect = first"
-            )
+            raise emptied(self.plan)
         kept[:, self.plan.whole_from :] = lengths[0][:, None]
         rows = int(batch.lengths.sum()) if self.plan.reads == "tokens" else texts
         return Output(outputs=torch.from_numpy(outputs[:rows].copy()), kept=torch.from_numpy(kept))

@@ -240,7 +240,7 @@ def _answers(
     width = weights.shape.width
     if plan.reads == "tokens":
         # The head comes first: it leaves few numbers of each token to be put in its place.
-        found, count = _head(graph, weights, _all_states(graph, weights, rows, layers))
+        found, count = _head(graph, weights, _final(graph, weights, layers.states(rows)))
         found = _in_place(graph, found, inputs, _places(graph, inputs, rows, layers))
         found = _only_of_texts(graph, found, inputs.wrong, axes=(1, 2))
         if means != "span":
@@ -251,9 +251,8 @@ def _answers(
             for name, part in zip(SPAN, parts, strict=True)
         }
     if plan.restores:
-        states = _in_place(
-            graph, _all_states(graph, weights, rows, layers), inputs, _places(graph, inputs, rows, layers)
-        )
+        states = _final(graph, weights, layers.states(rows))
+        states = _in_place(graph, states, inputs, _places(graph, inputs, rows, layers))
         read = _mean(graph, states, inputs)
     else:
         read = _final(graph, weights, layers.first_tokens(rows))
@@ -265,14 +264,6 @@ def _answers(
     return {STATES: (states, ["length" if plan.restores else 1, width]), EMBEDDING: (result, [count])}
 
 
-def _all_states(graph: Graph, weights: Weights, rows: Rows, layers: LayerNodes) -> str:
-    """(total, width) every token's last known state: those of dropped tokens layer by layer, then those left."""
-    if not layers.left:
-        return _final(graph, weights, rows.hidden)
-    joined = graph.node("Concat", *(part for part, _, _ in layers.left), rows.hidden, axis=0)
-    return _final(graph, weights, joined)
-
-
 def _final(graph: Graph, weights: Weights, states: str) -> str:
     """After the norm behind the last layer, where there is one. (rows, width)."""
     norm = weights.final_norm
@@ -280,13 +271,12 @@ def _final(graph: Graph, weights: Weights, states: str) -> str:
 
 
 def _places(graph: Graph, inputs: Inputs, rows: Rows, layers: LayerNodes) -> str:
-    """(batch, length) the row of `_all_states` for every place of the input; padding has any."""
+    """(batch, length) the row of `LayerNodes.states` for every place of the input; padding has any."""
     numbers = graph.node("Cast", graph.node("Reshape", inputs.mask, graph.whole(-1)), to=7)
     place = graph.node("Sub", graph.node("CumSum", numbers, graph.one_whole(0)), graph.one_whole(1))
     place = graph.node("Max", place, graph.one_whole(0))  # padding before the first text
-    if layers.left and rows.origin is not None:
-        origins = graph.node("Concat", *(origin for _, origin, _ in layers.left), rows.origin, axis=0)
-        place = graph.node("Gather", back_in_order(graph, origins, inputs.total), place, axis=0)
+    if layers.left:
+        place = graph.node("Gather", layers.in_order(rows, inputs.total), place, axis=0)
     return str(graph.node("Reshape", place, graph.node("Shape", inputs.mask)))
 
 

@@ -72,13 +72,22 @@ class LayerNodes:
         """All rows that the `first` layer had, `total` of them, each with its last state: nobody is left behind."""
         if not self.left or rows.origin is None:
             return rows
-        graph = self.graph
-        origins = graph.node("Concat", *(origin for _, origin, _ in self.left), rows.origin, axis=0)
-        states = graph.node("Concat", *(part for part, _, _ in self.left), rows.hidden, axis=0)
-        hidden = self._take(states, back_in_order(graph, origins, total))
+        hidden = self._take(self.states(rows), self.in_order(rows, total))
         self.gone = [*((origin, index) for _, origin, index in self.left), (rows.origin, self.plan.layers)]
         self.left = []
         return replace(first, hidden=hidden)
+
+    def states(self, rows: Rows) -> str:
+        """(total, width) every token's last known state: those of dropped tokens layer by layer, then those left."""
+        if not self.left:
+            return rows.hidden
+        return str(self.graph.node("Concat", *(part for part, _, _ in self.left), rows.hidden, axis=0))
+
+    def in_order(self, rows: Rows, total: str) -> str:
+        """(total,) the row of `states` for every token of the input, in its order, where some are left behind."""
+        assert rows.origin is not None  # or nobody would have been
+        origins = self.graph.node("Concat", *(origin for _, origin, _ in self.left), rows.origin, axis=0)
+        return back_in_order(self.graph, origins, total)
 
     def first_tokens(self, rows: Rows) -> str:
         """The layers from `alone` on, which pass on first tokens only: (batch, width)."""

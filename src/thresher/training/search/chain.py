@@ -21,13 +21,12 @@ from thresher.errors import ConfigError, RunError
 from thresher.models.attach import gates_of, prune_, weights_without_gates
 from thresher.models.checkpoint import load_dense
 from thresher.models.defaults import mean_by_
-from thresher.tasks.chance import below_chance
 from thresher.tasks.encode import EncodedSet
 from thresher.tasks.said import drop_or_gain
 from thresher.tasks.splits import counted
 from thresher.tasks.task import Task
 from thresher.training.guide import Stopped
-from thresher.training.judge import one_answer_for_all
+from thresher.training.judge import doubts
 from thresher.training.progress import Silent
 from thresher.training.sample import encoded
 from thresher.training.search.plan import Tried, next_target, start_for
@@ -115,9 +114,10 @@ def search(
     start = settings.start_flops
     if not points_of(setup, start):
         _first(setup, study, model, tokenizer, start=start, finetune=finetune, progress=progress)
-        (logits, dense), rows = baseline(setup), len(task.selection)
-        progress().note(f"dense: score {100 * dense['metrics']['score']:.2f} on {counted(rows, 'selection row')}")
-        for text in (*one_answer_for_all(task.spec, logits), *below_chance(task.spec, dense["metrics"], rows=rows)):
+        logits, dense = baseline(setup)
+        rows = counted(len(task.selection), "selection row")
+        progress().note(f"dense: score {100 * dense['metrics']['score']:.2f} on {rows}")
+        for text in doubts(task, logits, dense["metrics"]):
             progress().note(text)
         _show(measured(setup, settings), settings, {"target": start, "given_up": None, "head": "trial 1"}, progress())
     _chain(setup, study, settings, progress)
