@@ -19,6 +19,7 @@ from thresher.engine.kernels.tiles import RUNGS, Tiles  # noqa: E402
 
 STUDY = HERE / "attention_study.jsonl"
 RECORDS, DECISIONS, CHECKS = HERE / "results.jsonl", HERE / "decisions.jsonl", HERE / "checks.jsonl"
+LONG, EIGHT = HERE / "long.jsonl", HERE / "fp8_quality.jsonl"
 PAGE = HERE / "README.md"
 LENGTHS = {"qnli": "QNLI lengths (mean 52)", "sst2": "SST-2 lengths (mean 28)", "squad": "SQuAD lengths (mean 162)"}
 OURS = ("thresher-dense", "thresher-pruned")
@@ -295,10 +296,38 @@ def decisions_table() -> str:
 def checks_table() -> str:
     """Tests on the GPU, and those of the kernels against their twins under compute-sanitizer."""
     lines = ["| part | by | passed | failed | accesses out of bounds |", "|---|---|---|---|---|"]
-    for row in read_rows(CHECKS):
+    rows = read_rows(CHECKS)
+    for row in (row for row in rows if row["commit"] == rows[-1]["commit"]):
         errors = "" if row["memory_errors"] is None else row["memory_errors"]
         failed = row["failed"] + row["error"]
         lines.append(f"| {row['part']} | {row['tool']} | {row['passed']} | {failed} | {errors} |")
+    return "\n".join(lines)
+
+
+def long_table() -> str:
+    """Texts a second on long texts, engines in turns, and how much of what FLOPs promise pruning reaches."""
+    heads = ["shape", "tokens", "Hugging Face SDPA, padded", "torch, unpadded", "thresher dense", "thresher pruned"]
+    heads += ["over own dense", "share of the FLOPs ratio", "over Hugging Face"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    rows = {(row["shape"], row["tokens"], row["engine"]): row for row in read_rows(LONG) if "sequences_per_s" in row}
+    for shape, tokens in dict.fromkeys((shape, tokens) for shape, tokens, _ in rows):
+        found = [rows[shape, tokens, name] for name in ("hf-sdpa", "torch-unpadded", *OURS)]
+        stock, _, dense, pruned = (row["sequences_per_s"] for row in found)
+        promised = 1 / found[-1]["engine_relative_flops"]
+        rates = " | ".join(f"{row['sequences_per_s']:,.0f}" for row in found)
+        reached = f"{pruned / dense:.2f}x of {promised:.2f}x | {pruned / dense / promised:.0%} | {pruned / stock:.1f}x"
+        lines.append(f"| {shape} | {tokens} | {rates} | {reached} |")
+    return "\n".join(lines)
+
+
+def eight_table() -> str:
+    """Scores of whole validation sets in half precision and in eight bits."""
+    heads = ["run", "rows", "fp16", "fp8", "same answers", "same kept counts", "FLOPs"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in {row["run"]: row for row in read_rows(EIGHT)}.values():
+        scores = f"{100 * row['fp16']:.2f} | {100 * row['fp8']:.2f}"
+        shares = f"{row['same_answers']:.1%} | {row['same_kept_counts']:.1%} | {row['relative_flops']:.2f}"
+        lines.append(f"| {row['run']} | {row['rows']:,} | {scores} | {shares} |")
     return "\n".join(lines)
 
 
@@ -332,6 +361,8 @@ def parts() -> dict[str, Any]:
         "attention": attention_table,
         "decisions": decisions_table,
         "checks": checks_table,
+        "long": long_table,
+        "eight": eight_table,
         "clocks": clocks_table,
     }
 

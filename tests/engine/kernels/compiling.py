@@ -21,6 +21,7 @@ from thresher.engine import kernels
 from thresher.engine.kernels import (
     attention,
     behind,
+    counted,
     distances,
     eight,
     embeddings,
@@ -81,8 +82,8 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
     (long_runs.received_in_long_runs, {**HEADS, **BIASED, **GATHERED, **COLUMNS}),
     (long_runs.received_in_long_runs, {**HEADS, **BIASED, **GATHERED, "QUERIES": 16, **COLUMNS}),
     (long_runs.received_in_long_runs, {**HEADS, **WINDOWS, **GATHERED, **COLUMNS}),
-    (long_runs._counted_rows, {"EVERY": 8, "SHORT": 256, "ROWS": 512}),
-    (long_runs._counted_rows, {"EVERY": 0, "SHORT": 256, "ROWS": 512}),
+    (counted._counted_rows, {"EVERY": 8, "SHORT": 256, "ROWS": 512}),
+    (counted._counted_rows, {"EVERY": 0, "SHORT": 256, "ROWS": 512}),
     (first._first_tokens, {**HEADS, **BIASED, "KEYS": 128}),
     (attention._whole_runs, {**HEADS, **WINDOWS, "LONGER_THAN": 128, "WIDEST": 256, "QUERIES": 64, **BY_VALUE, **ALL}),
     (long_runs.long_runs, {**HEADS, **WINDOWS, **LONG}),

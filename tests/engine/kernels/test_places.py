@@ -19,11 +19,11 @@ from tests.engine.kernels.cases import (
     starts,
 )
 from tests.models.families import in_pairs
-from thresher.engine.kernels import long_runs
+from thresher.engine.kernels import counted
 from thresher.engine.kernels.attention import attention, attention_reference
+from thresher.engine.kernels.counted import counted_rows, counted_rows_reference
 from thresher.engine.kernels.distances import Distances, distance_products
 from thresher.engine.kernels.first import attend_first, attend_first_reference
-from thresher.engine.kernels.long_runs import counted_rows, counted_rows_reference
 
 HEADS = 2
 BIG: dict[str, list[int]] = {
@@ -143,7 +143,7 @@ def test_some_queries_stand_for_all(batch: str, score_queries: int, score: str, 
 def test_the_list_of_queries_that_count_is_the_twins(
     score_queries: int, rows: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(long_runs, "LISTED", rows)
+    monkeypatch.setattr(counted, "ROWS", rows)
     lengths = [40, 3, 0, 100, 33, 16]
     cu_seqlens, positions = starts(lengths, device), places_of(lengths, device)
     given: Any = {"score_queries": score_queries, "short": 16}
