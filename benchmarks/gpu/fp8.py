@@ -37,7 +37,8 @@ from thresher.engine.cuda.executor import CudaExecutor
 from thresher.engine.cuda.products import EightBit
 from thresher.engine.find_scales import find_scales
 from thresher.engine.kernels.eight import in_eight
-from thresher.engine.kernels.linear import EIGHT_TILES, Tile, linear, plan
+from thresher.engine.kernels.linear import linear
+from thresher.engine.kernels.plans import ACTIVATED, EIGHT_TILES, Tile, plan
 from thresher.engine.packed import PackedExecutor
 from thresher.engine.weights import Affine, read_weights
 
@@ -76,13 +77,13 @@ class Product:
         self.count = torch.tensor([rows], dtype=torch.int32, device=device)
 
     def ours(self, tile: Tile | None = None) -> Tensor:
-        tile = tile or plan(self.rows, self.weight, activated=self.name == GELU)[0]
+        tile = tile or plan(self.rows, self.weight, end=ACTIVATED * (self.name == GELU))[0]
         return linear(self.values, self.weight, self.bias, activation=self.activation, count=self.count, tile=tile)
 
     def ours_eight(self, tile: Tile | None = None, *, half: bool = False) -> Tensor:
         """half: the result in fp16, also of the product that ends in GELU."""
         eight = self.eight
-        tile = tile or plan(self.rows, eight.weight, activated=self.name == GELU)[0]
+        tile = tile or plan(self.rows, eight.weight, end=ACTIVATED * (self.name == GELU))[0]
         units = None if half else self.units
         options: Any = {"worth": eight.worth, "units": units, "count": self.count, "tile": tile}
         return linear(self.values_eight, eight.weight, eight.bias, activation=self.activation, **options)
