@@ -6,7 +6,7 @@
 Products of a base-size model at five numbers of rows: ours and the library's, in fp16 and in e4m3, after each was
 compared with the same rounded factors multiplied in float64. Then RoBERTa-base's shape with random weights, dense and
 pruned as a trained run prunes, engines in turns on lengths like QNLI's and SQuAD's; `int8` scales are calibrated on
-other texts. --tiles times every tile that is worth trying: what engine/kernels/linear.py chooses by comes from there.
+other texts. --tiles times every tile that is worth trying: what engine/kernels/plans.py chooses by comes from there.
 Processes compile everything at the same time before anything is measured. --twin needs no GPU and times nothing: how
 far rounding alone, by the readable twin, moves the same model's answers to the same texts. What fails is a record with
 its error; the same command again measures what this commit's records lack, and begins nothing after --seconds.

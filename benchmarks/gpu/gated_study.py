@@ -20,6 +20,7 @@ from statistics import median
 
 import torch
 import torch.nn.functional as F
+from attention_study import microseconds
 from book import Book, Row
 from setting import kernel_ms, made_by
 from torch import Tensor
@@ -77,12 +78,12 @@ class Case:
         self.turns = Turns(places, cosines.to(device), sines.to(device), outputs // 3 * 2)
         self.end, self.multiple = (TURNED, HEAD) if part == "turns" else (GATED, 1)
 
-    def library(self) -> Tensor:
-        return F.linear(self.values, *self.affine_parts)
-
     @property
     def affine_parts(self) -> tuple[Tensor, Tensor]:
         return self.affine.weight, self.affine.bias
+
+    def library(self) -> Tensor:
+        return F.linear(self.values, *self.affine_parts)
 
     def kernel(self) -> Tensor:
         tile, _ = plan(self.live, self.affine.weight)
@@ -108,10 +109,7 @@ class Case:
         return gated_product(self.values, self.affine, self.count, activation=self.activation)
 
     def exact(self) -> Tensor:
-        given = (
-            each[: self.live].double() if each is self.values else each.double()
-            for each in (self.values, *self.affine_parts)
-        )
+        given = [each.double() for each in (self.values[: self.live], *self.affine_parts)]
         if self.part == "turns":
             turns = self.turns._replace(positions=self.turns.positions[: self.live])
             return rotate_reference(linear_reference(*given), turns)
@@ -163,7 +161,7 @@ def study(book: Book, options: argparse.Namespace) -> None:
             if (part, f"{way} {tile}") in wrong or not book.wants(**row):
                 continue
             with book.attempt(**row):
-                took = 1000 * kernel_ms(work, options.device)
+                took = 1000 * kernel_ms(work, "cpu") if options.device == "cpu" else microseconds(work)
                 guess = estimate(rows, case.affine.weight, end=case.end, multiple=case.multiple).microseconds
                 book.add(**row, microseconds=took, **({"estimated": guess} if way == "fused" and tile is None else {}))
                 line.append(f"{way}{'' if tile is None else ' ' + 'x'.join(map(str, tile[:6]))} {took:.1f}")
