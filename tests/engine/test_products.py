@@ -26,9 +26,9 @@ def like_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ends(rows: int, dtype: torch.dtype = torch.float16, *, live: int | None = None, **named: Any) -> bool:
     """Of ModernBERT-base's gate: only sizes count."""
-    affine = Affine(torch.empty(2304, 768, dtype=dtype, device="meta"), torch.empty(2304, device="meta"))
-    count = Count(torch.empty(1, device="meta"), rows if live is None else live)
-    return products._in_its_end("gate", torch.empty(rows, 768, device="meta"), affine, count, **{**MODERNBERT, **named})
+    affine = Affine(torch.empty(2304, 768, dtype=dtype), torch.empty(2304))
+    count = Count(torch.empty(1), rows if live is None else live)
+    return products._in_its_end("gate", torch.empty(rows, 1), affine, count, **{**MODERNBERT, **named})
 
 
 @pytest.mark.parametrize("rows", [100, 2048, 8192, 16384, 32768])
@@ -41,6 +41,12 @@ def test_an_end_that_takes_longer_than_the_pass_is_left_to_the_library(like_an_h
     assert ends(32768, live=16384, end=4.0), "our kernel makes the product anyway"
     assert not ends(32768, torch.float32)
     assert ends(100, torch.float32)
+
+
+def test_older_gpus_leave_whole_batches_to_the_library(monkeypatch: pytest.MonkeyPatch, like_an_h200: None) -> None:
+    monkeypatch.setattr(products, "is_newest", lambda device: False)
+    assert not ends(32768)
+    assert ends(32768, live=16384)
 
 
 def test_ends_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,8 +174,8 @@ def _launch(
         raise ValueError(f"values of width {values.shape[1]} do not fit a matrix of {inputs} inputs")
     if inputs * weight.element_size() % ALIGNED:
         raise ValueError(f"a matrix of {inputs} inputs has rows that are not a multiple of {ALIGNED} bytes")
-    require_contiguous(values=values, weight=weight)
     positions, cosines, sines, turned_columns = (None, None, None, 0) if turns is None else turns
+    require_contiguous(values=values, weight=weight, positions=positions, cosines=cosines, sines=sines)
     head = 0 if cosines is None else 2 * cosines.shape[1]
     if head and not holds(weight, head):
         raise ValueError(f"no tile holds whole heads of {head} columns; turn them by rotate_")
