@@ -25,7 +25,7 @@ from measuring import made_by  # noqa: E402
 KERNELS = Path("tests/engine/kernels")
 PARTS: dict[str, list[str]] = {
     "attention": [f"{KERNELS}/test_attention.py", f"{KERNELS}/test_long_runs.py"],
-    "products": [f"{KERNELS}/test_linear.py"],
+    "products": [f"{KERNELS}/test_linear.py", f"{KERNELS}/test_ends.py"],
     "pruning": [f"{KERNELS}/test_prune.py"],
     "places": [f"{KERNELS}/test_{name}.py" for name in ("places", "rotary")],
     "eight bits": [f"{KERNELS}/test_eight.py"],

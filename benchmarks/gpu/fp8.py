@@ -6,7 +6,7 @@
 Products of a base-size model at five numbers of rows: ours and the library's, in fp16 and in e4m3, after each was
 compared with the same rounded factors multiplied in float64. Then RoBERTa-base's shape with random weights, dense and
 pruned as a trained run prunes, engines in turns on lengths like QNLI's and SQuAD's; `int8` scales are calibrated on
-other texts. --tiles times every tile that is worth trying: what engine/kernels/linear.py chooses by comes from there.
+other texts. --tiles times every tile that is worth trying: what engine/kernels/plans.py chooses by comes from there.
 Processes compile everything at the same time before anything is measured. --twin needs no GPU and times nothing: how
 far rounding alone, by the readable twin, moves the same model's answers to the same texts. What fails is a record with
 its error; the same command again measures what this commit's records lack, and begins nothing after --seconds.
@@ -37,7 +37,8 @@ from thresher.engine.cuda.executor import CudaExecutor
 from thresher.engine.cuda.products import EightBit
 from thresher.engine.find_scales import find_scales
 from thresher.engine.kernels.eight import in_eight
-from thresher.engine.kernels.linear import EIGHT_TILES, Tile, linear, plan
+from thresher.engine.kernels.linear import linear
+from thresher.engine.kernels.plans import ACTIVATED, EIGHT_TILES, Tile, plan
 from thresher.engine.packed import PackedExecutor
 from thresher.engine.weights import Affine, read_weights
 
@@ -76,13 +77,13 @@ class Product:
         self.count = torch.tensor([rows], dtype=torch.int32, device=device)
 
     def ours(self, tile: Tile | None = None) -> Tensor:
-        tile = tile or plan(self.rows, self.weight, activated=self.name == GELU)[0]
+        tile = tile or plan(self.rows, self.weight, end=ACTIVATED * (self.name == GELU))[0]
         return linear(self.values, self.weight, self.bias, activation=self.activation, count=self.count, tile=tile)
 
     def ours_eight(self, tile: Tile | None = None, *, half: bool = False) -> Tensor:
         """half: the result in fp16, also of the product that ends in GELU."""
         eight = self.eight
-        tile = tile or plan(self.rows, eight.weight, activated=self.name == GELU)[0]
+        tile = tile or plan(self.rows, eight.weight, end=ACTIVATED * (self.name == GELU))[0]
         units = None if half else self.units
         options: Any = {"worth": eight.worth, "units": units, "count": self.count, "tile": tile}
         return linear(self.values_eight, eight.weight, eight.bias, activation=self.activation, **options)

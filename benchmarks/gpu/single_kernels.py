@@ -10,8 +10,9 @@ from setting import Setting, kernel_ms
 
 from thresher.engine.backends.reference import DTYPES
 from thresher.engine.kernels.attention import attention
-from thresher.engine.kernels.linear import linear, linear_in_parts, plan
+from thresher.engine.kernels.linear import linear, linear_in_parts
 from thresher.engine.kernels.norm import add_norm
+from thresher.engine.kernels.plans import ACTIVATED, plan
 from thresher.engine.kernels.prune import prune
 
 ROWS = (13312, 6656, 2048, 52)
@@ -69,7 +70,7 @@ def one_linear(setting: Setting, rows: int, name: str) -> None:
         return F.linear(values, weight, bias)
 
     activated = name == "ffn_in"
-    tile, half_tile = (plan(n, weight, activated=activated)[0] for n in (rows, rows // 2))
+    tile, half_tile = (plan(n, weight, end=ACTIVATED * activated)[0] for n in (rows, rows // 2))
 
     def ours(**named: Any) -> Any:
         return linear(values, weight, bias, activation="gelu" if activated else "none", **named)

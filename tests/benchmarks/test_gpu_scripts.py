@@ -63,6 +63,17 @@ def test_fp8(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
+def test_gated_study(tmp_path: Path) -> None:
+    rows = records(tmp_path, "gated_study.py", "--tiny")
+    assert {(row["part"], row["rows"]) for row in rows} == {
+        (part, rows) for part in ("gate", "turns", "silu") for rows in ("checked", 70)
+    }
+    assert all(row["error_size"] < 2e-3 for row in rows if row["rows"] == "checked")
+    rows = records(tmp_path, "gated_study.py", "--tiny", "--engines")[len(rows) :]
+    assert {row["way"] for row in rows} == {"passes", "gate", "turns", "both"}
+
+
 def test_beside_compile_has_a_run_that_drops_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The race itself takes a GPU: on a CPU it is a minute of the interpreter."""
     monkeypatch.syspath_prepend(CHECKOUT / "benchmarks" / "gpu")

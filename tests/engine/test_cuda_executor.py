@@ -30,7 +30,7 @@ from thresher.engine.cuda import executor as module  # noqa: E402
 from thresher.engine.cuda import graphs, live, products  # noqa: E402
 from thresher.engine.cuda.executor import CudaExecutor  # noqa: E402
 from thresher.engine.executor import Output  # noqa: E402
-from thresher.engine.kernels import linear  # noqa: E402
+from thresher.engine.kernels import plans  # noqa: E402
 from thresher.engine.weights import read_weights  # noqa: E402
 from thresher.errors import ConfigError, ModelError  # noqa: E402
 from thresher.models.attach import gates_of  # noqa: E402
@@ -165,7 +165,7 @@ def test_a_text_does_not_notice_its_neighbours(name: str, mode: str, score: str)
 
 def test_products_in_parts_and_other_activations(monkeypatch: pytest.MonkeyPatch) -> None:
     """What base-size models do at batch 1, and what a kernel does not know."""
-    monkeypatch.setattr(products, "plan", lambda *_, divisible=False, **__: (linear.PLAIN_TILE, 2 if divisible else 1))
+    monkeypatch.setattr(products, "plan", lambda *_, divisible=False, **__: (plans.PLAIN_TILE, 2 if divisible else 1))
     model = tiny_model("bert", hidden_act="relu")
     prune_with_(model)
     ids = texts(model, SHORT)

@@ -19,6 +19,7 @@ from tests.engine.test_cuda_executor import (  # (a fixture, used by every test)
     texts,
 )
 from tests.models.families import LAYERS, SEPARATOR, SOME, prune_with_, tiny_model
+from thresher.engine.cuda import products
 from thresher.errors import ModelError
 
 ROOM = {"max_position_embeddings": 8192}
@@ -68,6 +69,26 @@ def test_every_kind(kind: str, mode: str) -> None:
     engine = executor(model, mode)
     for _ in range(2 if DEVICE == "cuda" else 1):  # a graph, and its replay
         assert_same(engine.compute(ids), expected)
+
+
+@pytest.mark.parametrize("name", ["modernbert", "nomic_bert"])
+def test_gates_and_turns_in_passes_of_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where products end in them, there is no pass; where they do not, the answers are the same."""
+
+    def fail(*given: Any, **named: Any) -> None:
+        raise AssertionError("a pass of its own")
+
+    model = pruned(name)
+    ids = texts(model)
+    with monkeypatch.context() as patch:
+        for kernel in ("rotate_", "gated"):
+            patch.setattr(products, kernel, fail)
+        assert_same(executor(model, "graph").compute(ids), expected_of(model, ids))
+        patch.setattr(products, "IN_ITS_END", frozenset())
+        with pytest.raises(AssertionError, match="a pass of its own"):
+            executor(model, "graph").compute(ids)
+    monkeypatch.setattr(products, "IN_ITS_END", frozenset())
+    assert_same(executor(model, "graph").compute(ids), expected_of(model, ids))
 
 
 @pytest.mark.parametrize("thresholds", [(float("inf"), 0.5, 0.5, 0.5), (0.5, float("inf"), 0.0, 0.0)], ids=str)

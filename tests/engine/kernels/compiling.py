@@ -30,6 +30,7 @@ from thresher.engine.kernels import (
     linear,
     long_runs,
     norm,
+    plans,
     prune,
     rotary,
     toolchain,
@@ -48,7 +49,12 @@ TYPE_OF = {name: kind for kind, names in TYPES.items() for name in names.split()
 HEADS = {"HEADS": 12, "WIDTH": 64, "TILE_WIDTH": 64}
 LONG = {"tiles": None, "IN_TURNS": False, "LONGER_THAN": 128, "WIDEST": None, "QUERIES": 128, "KEYS": 64}
 ROW = {"WIDTH": 768, "TILE_WIDTH": 1024, "ROWS": 1}
-TILE = {"ROWS": 64, "COLUMNS": 128, "DEPTH": 64, "GROUP": 8}
+UNTURNED = {"positions": None, "cosines": None, "sines": None, "TURNED": 0, "HALF": 0}
+TILE = {"ROWS": 64, "COLUMNS": 128, "DEPTH": 64, "GROUP": 8, "GATED": False, **UNTURNED}
+PRODUCT = {"INPUTS": 768, "PARTS": 1, "AHEAD": False}
+GATED = {**TILE, **PRODUCT, "OUTPUTS": 1152, "ACTIVATION": "gelu", "GATED": True, "rows": None}
+TURNED = {**PRODUCT, "ACTIVATION": "none", "GATED": False, "GROUP": 8, "HALF": 32}
+TURNED |= {"ROWS": 64, "COLUMNS": 128, "DEPTH": 64, "OUTPUTS": 2304, "TURNED": 1536, "rows": None}
 NO_DISTANCES = {"of_queries": None, "of_keys": None, "index": None, "DISTANCES": None}
 BIASED = {**NO_DISTANCES, "WINDOW": None}
 UNPLACED = {**BIASED, "bias": None}
@@ -104,6 +110,9 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
         linear._linear,
         {**TILE, "INPUTS": 312, "OUTPUTS": 100, "PARTS": 3, "ACTIVATION": "gelu_tanh", "AHEAD": True, "rows": None},
     ),
+    (linear._linear, {**GATED, "OUTPUTS": 100, "INPUTS": 312, "ACTIVATION": "silu", "AHEAD": True}),
+    (linear._linear, {name: value for name, value in GATED.items() if name != "rows"}),
+    (linear._linear, {**TURNED, "OUTPUTS": 300, "TURNED": 192}),
     (norm._add_norm, {**ROW, "PARTS": 3}),
     (norm._add_norm, {**ROW, "PARTS": 1, "residual": None, "sums": None}),
     (embeddings._embed, ROW),
@@ -132,8 +141,20 @@ def of_long_runs(capability: int) -> Iterator[tuple[Any, dict[str, Any], Tiles]]
             yield long_runs.long_runs, one, tiles
 
 
+def ends() -> Iterator[tuple[Any, dict[str, Any], plans.Tile, str]]:
+    """The products that end in a gate or in turns, in all tiles that there are for them, in half precision and e4m3."""
+    for tiles, in_eight in ((plans.TILES, ""), (plans.EIGHT_TILES, "result values weight numbers")):
+        for one in tiles:
+            sizes = {"ROWS": one.rows, "DEPTH": one.depth}
+            yield linear._linear, {**GATED, **sizes, "COLUMNS": one.columns // 2}, one, in_eight
+            if one.columns % (2 * TURNED["HALF"]) == 0:
+                given = in_eight.replace("result ", "")
+                named = {**TURNED, **sizes, "COLUMNS": one.columns, **({"units": None} if given else {})}
+                yield linear._linear, named, one, given
+
+
 # With what is e4m3 in them, for which compute capability 8.0 has no conversion.
-WIDE_TILE = {"ROWS": 128, "COLUMNS": 128, "DEPTH": 128, "GROUP": 8}
+WIDE_TILE = {**TILE, "ROWS": 128, "DEPTH": 128}
 IN_EIGHT: list[tuple[Any, dict[str, Any], str]] = [
     (
         linear._linear,
@@ -166,6 +187,7 @@ def compile_for(
     half: str,
     in_eight: str = "",
     tiles: Tiles | None = None,
+    tile: plans.Tile | None = None,
 ) -> Any:
     biased = "bias_row" in kernel.arg_names
     types = {**TYPE_OF, "bias": "*fp32"} if biased else TYPE_OF
@@ -175,7 +197,8 @@ def compile_for(
     if kernel is linear._linear:  # tiles, but for rows that are gathered
         rows, columns, depth = (constants[name] for name in ("ROWS", "COLUMNS", "DEPTH"))
         number = types.get("weight", half)[1:]
-        types = {**types, "weight": f"tensordesc<{number}[{columns},{depth}]>"}
+        box = f"2,{columns},{depth}" if constants["GATED"] else f"{columns},{depth}"
+        types = {**types, "weight": f"tensordesc<{number}[{box}]>"}
         if "rows" in constants:
             types["values"] = f"tensordesc<{number}[{rows},{depth}]>"
     if tiles is not None:
@@ -191,6 +214,8 @@ def compile_for(
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
     source = ASTSource(kernel, signature, places, aligned)
     options = {"num_warps": 4} if tiles is None else tiles.options()
+    if tile is not None:
+        options = {"num_warps": tile.warps, "num_stages": tile.stages}
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert compiled.asm["cubin"]
     return compiled
@@ -230,5 +255,11 @@ if __name__ == "__main__":
             if "--resources" in sys.argv:
                 print(capability, kernel.fn.__name__, constants["WIDTH"], tiles, used, flush=True)
             assert used["shared"] <= SHARED[capability] and used["stack"] <= 16, (capability, tiles, used)
+    for kernel, constants, tile, in_eight in ends():
+        used = resources(compile_for(90, kernel, constants, half="*fp16", in_eight=in_eight, tile=tile))
+        if "--resources" in sys.argv:
+            end = "gate" if constants["GATED"] else "turns"
+            print(90, kernel.fn.__name__, end, in_eight and "e4m3", tile[:6], used, flush=True)
+        assert used["shared"] <= SHARED[90] and used["stack"] <= 16, (tile, used)
     for kernel, constants, in_eight in IN_EIGHT:
         compile_for(90, kernel, constants, half="*fp16", in_eight=in_eight)

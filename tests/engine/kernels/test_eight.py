@@ -10,19 +10,12 @@ from tests.engine.kernels.cases import DEVICES, SPARE, numbers, starts
 from thresher.engine.eight import EIGHT, MOST, eight_weight, rounded
 from thresher.engine.kernels.attention import attention, attention_reference
 from thresher.engine.kernels.eight import in_eight, in_eight_reference
+from thresher.engine.kernels.ends import ACTIVATIONS
 from thresher.engine.kernels.first import attend_first, attend_first_reference
 from thresher.engine.kernels.gate import gated, gated_reference
-from thresher.engine.kernels.linear import (
-    ACTIVATIONS,
-    EIGHT_TILES,
-    Tile,
-    linear,
-    linear_in_parts,
-    linear_in_parts_reference,
-    linear_reference,
-    plan,
-)
+from thresher.engine.kernels.linear import linear, linear_in_parts, linear_in_parts_reference, linear_reference
 from thresher.engine.kernels.norm import add_norm, add_norm_reference
+from thresher.engine.kernels.plans import EIGHT_TILES, Tile, plan
 
 
 def units(width: int, device: str) -> Tensor:
@@ -117,7 +110,7 @@ def test_every_tile_and_how_exact_its_sums_are(tile: Tile) -> None:
 
 
 def test_eight_bits_have_tiles_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thresher.engine.kernels.linear.processors", lambda device: 132)
+    monkeypatch.setattr("thresher.engine.kernels.plans.processors", lambda device: 132)
     weight = torch.empty(768, 3072, dtype=EIGHT)
     for rows in (52, 2048, 26624):
         tile, parts = plan(rows, weight, divisible=True)

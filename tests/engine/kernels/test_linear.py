@@ -15,15 +15,11 @@ from tests.engine.kernels.cases import (
     doubled,
     numbers,
 )
-from thresher.engine.kernels import linear as module
-from thresher.engine.kernels.linear import (
-    ACTIVATIONS,
-    Tile,
-    linear,
-    linear_in_parts,
-    linear_in_parts_reference,
-    linear_reference,
-)
+from thresher.engine.kernels import ends
+from thresher.engine.kernels import plans as module
+from thresher.engine.kernels.ends import ACTIVATIONS
+from thresher.engine.kernels.linear import linear, linear_in_parts, linear_in_parts_reference, linear_reference
+from thresher.engine.kernels.plans import Tile
 
 
 def inputs(
@@ -108,7 +104,7 @@ def test_the_fitted_gelu() -> None:
         power = power * x * x + coefficient
     fitted = x / (1 + torch.exp2(x * power))
     assert float((fitted - torch.nn.functional.gelu(x)).abs().max()) < 3.1e-6
-    source = inspect.getsource(module.gelu.fn)
+    source = inspect.getsource(ends.gelu.fn)
     assert "3.2106336e-06" in source and "8.7913970e-05" in source and "3.6202816e-04" in source
 
 

@@ -6,7 +6,7 @@ import torch
 from tests.engine.kernels.cases import DEVICES, HALVES, SPARE, assert_as_exact_as_plain_torch, doubled, numbers
 from thresher.core.places import turns
 from thresher.engine.kernels.gate import ACTIVATIONS, gated, gated_reference
-from thresher.engine.kernels.rotary import rotate_, rotate_reference
+from thresher.engine.kernels.rotary import Turns, rotate_, rotate_reference
 
 DTYPES = [torch.float32, *HALVES]
 
@@ -28,11 +28,11 @@ def test_rotation_agrees_with_the_twin(
     ]
     cosines, sines = (table.to(device) for table in tables)
     count = torch.tensor([live], dtype=torch.int32, device=device)
-    given = (states, positions, cosines, sines)
-    plain = rotate_reference(*given, columns=columns, count=count)
-    truth = rotate_reference(*doubled(given), columns=columns, count=count)
+    turning = Turns(positions, cosines, sines, columns)
+    plain = rotate_reference(states, turning, count=count)
+    truth = rotate_reference(states.double(), Turns(*doubled(tuple(turning))), count=count)
     found = states.clone()
-    rotate_(found, positions, cosines, sines, columns=columns, count=count)
+    rotate_(found, turning, count=count)
     assert_as_exact_as_plain_torch(found[:live], plain[:live], truth[:live])
     assert torch.equal(found[:live, columns:], states[:live, columns:]), "values stay"
     assert found[live:].isnan().all()

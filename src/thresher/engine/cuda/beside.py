@@ -8,7 +8,7 @@ from torch import Tensor
 
 from thresher.engine.cuda.live import Live
 from thresher.engine.cuda.products import Count, product
-from thresher.engine.kernels.linear import ACTIVATIONS
+from thresher.engine.kernels.ends import ACTIVATIONS
 from thresher.engine.kernels.norm import add_norm
 from thresher.engine.weights import Affine, Convolution, Norm, activation_name
 

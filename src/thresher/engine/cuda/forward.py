@@ -13,15 +13,25 @@ from thresher.core.plan import PruningPlan
 from thresher.engine.cuda.batch import Inputs
 from thresher.engine.cuda.live import Counts, Live
 from thresher.engine.cuda.model import GpuLayer, GpuModel
-from thresher.engine.cuda.products import Count, normed, normed_product, product, summed_product, units_of
+from thresher.engine.cuda.products import (
+    Count,
+    gated_product,
+    normed,
+    normed_product,
+    product,
+    summed_product,
+    turned_product,
+    units_of,
+)
 from thresher.engine.kernels.attention import attention
 from thresher.engine.kernels.behind import leave_behind, mean_behind
 from thresher.engine.kernels.embeddings import embed
 from thresher.engine.kernels.first import attend_first
-from thresher.engine.kernels.gate import gated
-from thresher.engine.kernels.linear import linear_in_parts, plan
+from thresher.engine.kernels.linear import linear_in_parts
+from thresher.engine.kernels.plans import plan
 from thresher.engine.kernels.prune import Kept, prune
-from thresher.engine.kernels.rotary import rotate_
+from thresher.engine.kernels.rotary import Turns
+from thresher.engine.weights import Affine
 
 
 class Forward:
@@ -63,10 +73,8 @@ class Forward:
 
     def _attend(self, layer: GpuLayer, given: Tensor, live: Live, *, scored: bool) -> tuple[Tensor, Tensor | None]:
         """Context (capacity, width), and what each token received in every head where it is asked for."""
-        qkv = product(given, layer.qkv, live.tokens)
-        _rotate(layer, qkv, live)
         return attention(
-            qkv,
+            _projected(layer, given, layer.qkv, live),
             live.cu_seqlens,
             max_length=live.max_length,
             score=self.plan.score if scored else None,
@@ -120,9 +128,8 @@ class Forward:
         """The layers that pass on these only, and the last norm: (sequences, width)."""
         alone, first = self.plan.alone, live.cu_seqlens[:-1]
         layer = self.model.layers[alone]
-        query = product(given, layer.projection(0), live.sequences, rows=first)
-        key_value = product(given, layer.projection(1, 2), live.tokens)
-        _rotate(layer, key_value, live)  # first tokens' queries are at position 0, and stay
+        query = product(given, layer.projection(0), live.sequences, rows=first)  # at position 0, which turns nothing
+        key_value = _projected(layer, given, layer.projection(1, 2), live)
         units = units_of(layer.attention_output)
         context = attend_first(query, key_value, live.cu_seqlens, units=units, **self._places(layer, live))
         beside = None if layer.beside is None else layer.beside.of(hidden, live)
@@ -180,20 +187,20 @@ class Forward:
         return head.shaped(read.float()).contiguous()
 
 
-def _rotate(layer: GpuLayer, projected: Tensor, live: Live) -> None:
-    """Queries and keys, or keys, in place: all parts (capacity, parts x width) but the last, which are values."""
-    if layer.turns is not None:
-        columns = projected.shape[1] - len(layer.qkv.bias) // 3
-        rotate_(projected, live.positions, *layer.turns, columns=columns, count=live.tokens.on_device)
+def _projected(layer: GpuLayer, given: Tensor, affine: Affine, live: Live) -> Tensor:
+    """Some of queries, keys and values, the last of which are values, as attention takes them."""
+    if layer.turns is None:
+        return product(given, affine, live.tokens)
+    turns = Turns(live.positions, *layer.turns, columns=len(affine.bias) - len(layer.qkv.bias) // 3)
+    return turned_product(given, affine, turns, live.tokens)
 
 
 def _inner(layer: GpuLayer, values: Tensor, count: Count) -> Tensor:
     """What the feed-forward narrows again: (capacity, inner width)."""
     units = units_of(layer.ffn_out)
-    if layer.other is None and not layer.gated:
+    if layer.other is None and layer.gated:
+        return gated_product(values, layer.ffn_in, count, activation=layer.activation, units=units)
+    if layer.other is None:
         return product(values, layer.ffn_in, count, activation=layer.activation, units=units)
-    inner = product(values, layer.ffn_in, count)
-    if layer.other is not None:
-        states, *gate = inner.chunk(2 if layer.gated else 1, dim=-1)
-        return layer.other(states) * gate[0] if gate else layer.other(states)
-    return gated(inner, activation=layer.activation, count=count.on_device, units=units)
+    states, *gate = product(values, layer.ffn_in, count).chunk(2 if layer.gated else 1, dim=-1)
+    return layer.other(states) * gate[0] if gate else layer.other(states)

@@ -11,8 +11,6 @@ from thresher.engine.cuda.beside import Beside, beside_of
 from thresher.engine.cuda.products import EightBit
 from thresher.engine.eight import EIGHT
 from thresher.engine.kernels.distances import Distances
-from thresher.engine.kernels.gate import ACTIVATIONS as GATES
-from thresher.engine.kernels.linear import ACTIVATIONS as PRODUCTS
 from thresher.engine.kernels.linear import ALIGNED
 from thresher.engine.weights import Affine, HeadWeights, Layer, LayerScales, Norm, Weights, activation_name
 from thresher.errors import ModelError
@@ -117,7 +115,6 @@ def gpu_model(weights: Weights, *, dtype: torch.dtype, device: str, scales: Sequ
             return affine(getattr(given, site), None if scales is None else getattr(scales, site))
 
         activation = activation_name(given.spec.activation)
-        activation = activation if activation in (GATES if given.spec.gated else PRODUCTS) else "none"
         return GpuLayer(
             heads=given.spec.heads,
             qkv=scaled("qkv"),

@@ -1,4 +1,8 @@
-"""Matrix products of the rows that are live: the library's where nearly all are, our kernels' elsewhere."""
+"""Matrix products of the rows that are live: the library's where nearly all are, our kernels' elsewhere.
+
+What follows a product, a gate or turns by positions, is done in our kernels' end, or in a pass of its own after the
+library's: `_in_its_end` decides.
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,13 +13,24 @@ from torch import Tensor
 
 from thresher.engine.eight import EIGHT, eight_weight
 from thresher.engine.kernels.eight import in_eight
-from thresher.engine.kernels.linear import linear, linear_in_parts, plan
+from thresher.engine.kernels.gate import gated
+from thresher.engine.kernels.linear import linear, linear_in_parts
 from thresher.engine.kernels.norm import add_norm
+from thresher.engine.kernels.plans import ACTIVATED, GATED, TURNED, estimate, holds, plan
+from thresher.engine.kernels.rotary import Turns, rotate_
+from thresher.engine.kernels.tiles import is_newest
 from thresher.engine.weights import Affine, Norm
 
 # The library is faster on many rows, but computes those that are not live, too.
 MANY_ROWS = 2048
 NEARLY_ALL = 15 / 16
+# What may be done in a product's end: without a name, it always has a pass of its own.
+IN_ITS_END = frozenset({"gate", "turns"})
+# Estimates for the choice between the two, of an H200: the library's time as a share of our kernel's (NOTES.md has
+# 78% to 106% of its speed), bytes that a pass moves in a microsecond, and microseconds around it.
+LIBRARY = 0.95
+MOVED = 4.2e6
+AROUND_PASS = 2.0
 
 
 class Count(NamedTuple):
@@ -66,9 +81,36 @@ def product(
     if activation == "none" and _by_library(values, affine, count, rows):
         return F.linear(values, affine.weight, affine.bias)
     values, worth = _given(values, affine, count, rows)
-    tile, _ = plan(count.expected, affine.weight, activated=activation != "none")
+    tile, _ = plan(count.expected, affine.weight, end=0.0 if activation == "none" else ACTIVATED)
     options: Any = {"worth": worth, "units": units, "rows": rows, "count": count.on_device, "tile": tile}
     return linear(values, affine.weight, affine.bias, activation=activation, **options)
+
+
+def gated_product(
+    values: Tensor, affine: Affine, count: Count, *, activation: str, units: Tensor | None = None
+) -> Tensor:
+    """activation(first half of the outputs) times the second half: (capacity, outputs / 2); else as `product`."""
+    outputs, size = len(affine.bias), affine.bias.element_size()
+    if not _in_its_end("gate", values, affine, count, end=GATED, moved=outputs * 3 // 2 * size):
+        return gated(product(values, affine, count), activation=activation, count=count.on_device, units=units)
+    values, worth = _given(values, affine, count, None)
+    tile, _ = plan(count.expected, affine.weight, end=GATED)
+    options: Any = {"worth": worth, "units": units, "count": count.on_device, "tile": tile}
+    return linear(values, affine.weight, affine.bias, activation=activation, gated=True, **options)
+
+
+def turned_product(values: Tensor, affine: Affine, turns: Turns, count: Count) -> Tensor:
+    """`product`, whose first columns, queries and keys or keys, are turned by positions."""
+    head, moved = 2 * turns.cosines.shape[1], 2 * turns.columns * affine.bias.element_size()
+    whole = holds(affine.weight, head)
+    if not whole or not _in_its_end("turns", values, affine, count, end=TURNED, moved=moved, multiple=head):
+        projected = product(values, affine, count)
+        rotate_(projected, turns, count=count.on_device)
+        return projected
+    values, worth = _given(values, affine, count, None)
+    tile, _ = plan(count.expected, affine.weight, end=TURNED, multiple=head)
+    options: Any = {"worth": worth, "count": count.on_device, "tile": tile}
+    return linear(values, affine.weight, affine.bias, turns=turns, **options)
 
 
 def normed_product(
@@ -156,3 +198,20 @@ def _by_library(values: Tensor, affine: Affine, count: Count, rows: Tensor | Non
     if count.on_device is None:
         return True
     return len(values) >= MANY_ROWS and count.expected >= NEARLY_ALL * len(values)
+
+
+def _in_its_end(
+    name: str, values: Tensor, affine: Affine, count: Count, *, end: float, moved: int, multiple: int = 1
+) -> bool:
+    """Whether what follows a product is done in its end: always where the product is our kernel's anyway. Where it
+    would be the library's, a pass follows that moves so many bytes a row, and estimated times decide."""
+    if name not in IN_ITS_END:
+        return False
+    if not _by_library(values, affine, count, None):
+        return True
+    # In float32, and on GPUs older than the one that was measured, our kernel is far behind the library.
+    if affine.weight.dtype == torch.float32 or not is_newest(affine.weight.device):
+        return False
+    apart = LIBRARY * estimate(count.expected, affine.weight).microseconds
+    apart += count.expected * moved / MOVED + AROUND_PASS
+    return estimate(count.expected, affine.weight, end=end, multiple=multiple).microseconds < apart

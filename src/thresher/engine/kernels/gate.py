@@ -1,12 +1,14 @@
-"""The gated feed-forward between its products: activation(first half) times second half, in one pass."""
+"""The gated feed-forward between its products: activation(first half) times second half, in one pass.
+
+Where the first product is ours, its end does that (see ends.py), without this pass."""
 # mypy: disable-error-code="no-untyped-def"
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from thresher.engine.eight import EIGHT, rounded
+from thresher.engine.kernels import ends
 from thresher.engine.kernels.eight import stored_as
-from thresher.engine.kernels.linear import gelu
+from thresher.engine.kernels.ends import activated
 from thresher.engine.kernels.toolchain import (
     begin,
     blocks,
@@ -19,7 +21,7 @@ from thresher.engine.kernels.toolchain import (
     with_capacity,
 )
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "silu")
+ACTIVATIONS = ends.ACTIVATIONS[1:]
 COLUMNS, ROWS = 256, 8
 
 
@@ -50,12 +52,8 @@ def gated_reference(
     values: Tensor, *, activation: str, count: Tensor | None = None, units: Tensor | None = None
 ) -> Tensor:
     """The same in plain torch."""
-    states, gate = live(values, count).chunk(2, dim=-1)
-    if activation == "silu":
-        made = F.silu(states)
-    else:
-        made = F.gelu(states, approximate="tanh" if activation == "gelu_tanh" else "none")
-    made = made * gate if units is None else rounded(made * gate, units).to(EIGHT)
+    made = ends.gated_reference(live(values, count), activation)
+    made = made if units is None else rounded(made, units).to(EIGHT)
     return with_capacity(made, len(values))
 
 
@@ -83,12 +81,7 @@ def _gated(
     at = row.to(tl.int64)[:, None] * (2 * WIDTH) + columns[None, :]
     states = tl.load(values + at, mask=mask, other=0.0).to(tl.float32)
     gate = tl.load(values + at + WIDTH, mask=mask, other=0.0).to(tl.float32)
-    if ACTIVATION == "gelu":
-        states = gelu(states, result.dtype.element_ty == tl.float32)
-    elif ACTIVATION == "gelu_tanh":  # tanh by way of the sigmoid
-        states = states * tl.sigmoid(1.5957691216057308 * (states + 0.044715 * states * states * states))
-    else:
-        states = states * tl.sigmoid(states)
+    states = activated(states, ACTIVATION, result.dtype.element_ty == tl.float32)
     to = row.to(tl.int64)[:, None] * WIDTH + columns[None, :]
     states *= gate
     if units is not None:

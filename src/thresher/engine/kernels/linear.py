@@ -1,4 +1,4 @@
-"""Matrix products whose number of rows is on the device, with gather, bias and activation on the way.
+"""Matrix products whose number of rows is on the device, with gather, bias, activation, gate and turns on the way.
 
 A fixed number of programs share out the live tiles, so that rows that are not there cost nothing, and the loads of a
 tile overlap with the stores of the one before. Tiles are read through descriptors (on sm_90 by the copy engine; Triton
@@ -6,7 +6,7 @@ turns them into plain loads elsewhere), gathered rows through pointers.
 """
 # mypy: disable-error-code="no-untyped-def"
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,16 @@ from torch import Tensor
 from thresher.core.scores import at_least_float32
 from thresher.engine.eight import EIGHT, rounded
 from thresher.engine.kernels.eight import stored_as
+from thresher.engine.kernels.ends import (
+    ACTIVATIONS,
+    activated,
+    activated_reference,
+    gated_reference,
+    halves,
+    turned,
+)
+from thresher.engine.kernels.plans import ACTIVATED, GATED, TURNED, Tile, holds, plan
+from thresher.engine.kernels.rotary import Turns, rotate_reference
 from thresher.engine.kernels.toolchain import (
     INTERPRETED,
     begin,
@@ -27,54 +37,12 @@ from thresher.engine.kernels.toolchain import (
     live,
     live_rows,
     processors,
-    quotient,
     require_contiguous,
     tl,
     with_capacity,
 )
 
-ACTIVATIONS = ("none", "gelu", "gelu_tanh")
 ALIGNED = 16  # bytes: what a row of a descriptor must be a multiple of
-
-
-class Tile(NamedTuple):
-    """Rows, columns and depth of a tile, warps, stages of the pipeline, programs to a processor; then microseconds: for
-    1,000 inputs, around them, and for an activation. They are an H200's (benchmarks/gpu/NOTES.md), and only compared
-    with each other.
-    """
-
-    rows: int
-    columns: int
-    depth: int
-    warps: int
-    stages: int
-    programs: int
-    per_input: float = 1.0
-    around: float = 0.0
-    activation: float = 0.0
-
-
-TILES = (
-    Tile(128, 256, 64, 8, 3, 1, 10.2, 2.8, 4.2),
-    Tile(128, 128, 64, 8, 6, 1, 5.5, 1.6, 1.6),
-    Tile(64, 256, 64, 4, 4, 1, 5.1, 1.8, 3.3),
-    Tile(64, 64, 128, 4, 4, 2, 2.4, 0.6, 0.5),
-    Tile(64, 32, 128, 4, 3, 2, 2.1, 0.5, 0.5),
-)
-# For e4m3. The last two were timed with slower sums than they have now, so for few rows the others are taken too soon.
-EIGHT_TILES = (
-    Tile(128, 256, 128, 8, 3, 1, 4.7, 3.7, 1.9),
-    Tile(128, 128, 128, 8, 4, 1, 2.8, 2.1, 0.9),
-    Tile(128, 128, 128, 4, 3, 2, 4.3, 1.0, 0.1),
-    Tile(64, 256, 128, 4, 3, 1, 2.9, 2.0, 1.5),
-    Tile(64, 128, 128, 4, 4, 2, 2.0, 0.9, 0.3),
-    Tile(64, 64, 128, 4, 3, 3, 1.6, 0.4, 0.3),
-    Tile(64, 32, 128, 4, 4, 2, 1.2, 0.3, 0.1),
-)
-PLAIN_TILE = Tile(32, 64, 32, 4, 2, 2)  # float32, which has no tensor cores to feed
-MOST_PARTS = 8
-LARGEST_OF_PARTS = 128 * 128  # numbers in a tile
-PARTS_PER_MICROSECOND = 5e5  # float32 sums of parts, stored and loaded again
 
 
 def linear(
@@ -83,13 +51,16 @@ def linear(
     bias: Tensor | None = None,
     *,
     activation: str = "none",
+    gated: bool = False,
+    turns: Turns | None = None,
     worth: Tensor | None = None,
     units: Tensor | None = None,
     rows: Tensor | None = None,
     count: Tensor | None = None,
     tile: Tile | None = None,
 ) -> Tensor:
-    """activation(values[rows] @ weight.T * worth + bias) * units: (capacity, outputs).
+    """activation(values[rows] @ weight.T * worth + bias) * units: (capacity, outputs); gated, the activated first half
+    of the outputs times the second half: (capacity, outputs / 2); with turns, its first columns are then turned.
 
     values: (any, inputs), contiguous rows; weight: (outputs, inputs); bias: (outputs,); worth: (outputs,) float32, of
     one unit of a sum, or None: 1; units: (outputs,) float32, with which the result is e4m3, or None: in the dtype of
@@ -98,9 +69,10 @@ def linear(
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation {activation!r} is not one of {', '.join(ACTIVATIONS)}")
-    capacity = len(values) if rows is None else len(rows)
-    result = values.new_empty(capacity, len(weight), dtype=_result_dtype(values, bias, units))
-    _launch(result, values, weight, bias, worth, units, rows, count, activation=activation, parts=1, tile=tile)
+    capacity, outputs = len(values) if rows is None else len(rows), len(weight) // 2 if gated else len(weight)
+    result = values.new_empty(capacity, outputs, dtype=_result_dtype(values, bias, units))
+    given = (values, weight, bias, worth, units, rows, count)
+    _launch(result, *given, activation=activation, gated=gated, turns=turns, parts=1, tile=tile)
     return result
 
 
@@ -121,7 +93,8 @@ def linear_in_parts(
     """
     capacity = len(values) if rows is None else len(rows)
     result = values.new_empty(parts, capacity, len(weight), dtype=torch.float32)
-    _launch(result, values, weight, None, worth, None, rows, count, activation="none", parts=parts, tile=tile)
+    given = (values, weight, None, worth, None, rows, count)
+    _launch(result, *given, activation="none", gated=False, turns=None, parts=parts, tile=tile)
     return result
 
 
@@ -131,6 +104,8 @@ def linear_reference(
     bias: Tensor | None = None,
     *,
     activation: str = "none",
+    gated: bool = False,
+    turns: Turns | None = None,
     worth: Tensor | None = None,
     units: Tensor | None = None,
     rows: Tensor | None = None,
@@ -145,8 +120,9 @@ def linear_reference(
         chosen, weight = chosen.float(), weight.float() * worth[:, None]
         bias = None if bias is None else bias.float()
     result = F.linear(chosen, weight, bias)
-    if activation != "none":
-        result = F.gelu(result, approximate="tanh" if activation == "gelu_tanh" else "none")
+    result = gated_reference(result, activation) if gated else activated_reference(result, activation)
+    if turns is not None:
+        result = rotate_reference(result, turns)
     if units is not None:
         result = rounded(result, units)
     return with_capacity(result.to(dtype), capacity)
@@ -187,35 +163,48 @@ def _launch(
     count: Tensor | None,
     *,
     activation: str,
+    gated: bool,
+    turns: Turns | None,
     parts: int,
     tile: Tile | None,
 ) -> None:
-    capacity = result.shape[-2]
-    outputs, inputs = weight.shape
+    capacity, outputs = result.shape[-2:]
+    inputs = weight.shape[1]
     if values.shape[1] != inputs:
         raise ValueError(f"values of width {values.shape[1]} do not fit a matrix of {inputs} inputs")
     if inputs * weight.element_size() % ALIGNED:
         raise ValueError(f"a matrix of {inputs} inputs has rows that are not a multiple of {ALIGNED} bytes")
-    require_contiguous(values=values, weight=weight)
-    tile = tile or plan(capacity, weight, activated=activation != "none")[0]
+    positions, cosines, sines, turned_columns = (None, None, None, 0) if turns is None else turns
+    require_contiguous(values=values, weight=weight, positions=positions, cosines=cosines, sines=sines)
+    head = 0 if cosines is None else 2 * cosines.shape[1]
+    if head and not holds(weight, head):
+        raise ValueError(f"no tile holds whole heads of {head} columns; turn them by rotate_")
+    tile = tile or plan(capacity, weight, end=end_of(activation, gated, turns), multiple=max(1, head))[0]
+    columns = tile.columns // 2 if gated else tile.columns
     programs = processors(values.device) * tile.programs
-    _linear[(min(programs, parts * blocks(capacity, tile.rows) * blocks(outputs, tile.columns)),)](
+    _linear[(min(programs, parts * blocks(capacity, tile.rows) * blocks(outputs, columns)),)](
         result,
         values if rows is not None else descriptor(values, (tile.rows, tile.depth)),
-        descriptor(weight, (tile.columns, tile.depth)),
+        _described(weight, columns, tile.depth, gated=gated),
         weight,
         bias,
         worth,
         units,
         rows,
         count,
+        positions,
+        cosines,
+        sines,
         capacity,
         INPUTS=inputs,
         OUTPUTS=outputs,
         PARTS=parts,
         ACTIVATION=activation,
+        GATED=gated,
+        TURNED=turned_columns,
+        HALF=head // 2,
         ROWS=tile.rows,
-        COLUMNS=tile.columns,
+        COLUMNS=columns,
         DEPTH=tile.depth,
         GROUP=8,
         AHEAD=capacity <= tile.rows,
@@ -223,61 +212,51 @@ def _launch(
     )
 
 
-def plan(rows: int, weight: Tensor, *, activated: bool = False, divisible: bool = False) -> tuple[Tile, int]:
-    """The tile for so many rows, and in how many parts to divide the inputs if that is possible, by estimated time.
+def _described(weight: Tensor, columns: int, depth: int, *, gated: bool) -> Any:
+    """A gated product's tiles have the same columns of both halves, one behind the other, in one load."""
+    if gated:
+        return descriptor(weight.view(2, len(weight) // 2, weight.shape[1]), (2, columns, depth))
+    return descriptor(weight, (columns, depth))
 
-    Programs of one processor share its units, so a product takes as long as the processor with most tiles.
-    """
-    outputs, inputs = weight.shape
-    if weight.dtype == torch.float32:
-        return PLAIN_TILE, 1
-    choices = []
-    for tile in EIGHT_TILES if weight.dtype == EIGHT else TILES:
-        for parts in (1, 2, 4, MOST_PARTS) if divisible else (1,):
-            # Parts are float32: those of the largest tile do not fit in shared memory beside what is loaded ahead.
-            if parts > 1 and (parts * tile.depth > inputs or tile.rows * tile.columns > LARGEST_OF_PARTS):
-                continue
-            tiles = parts * blocks(rows, tile.rows) * blocks(outputs, tile.columns)
-            each = inputs / parts / 1000 * tile.per_input + tile.around + activated * tile.activation
-            moved = parts * rows * outputs / PARTS_PER_MICROSECOND if parts > 1 else 0.0
-            choices.append((blocks(tiles, processors(weight.device)) * each + moved, parts, tile))
-    _, parts, tile = min(choices)
-    return tile, parts
+
+def end_of(activation: str, gated: bool, turns: Turns | None) -> float:
+    """What follows the sums, as `plan` counts it."""
+    made = 0.0 if activation == "none" else GATED if gated else ACTIVATED
+    return made if turns is None else made + TURNED
 
 
 @jit
-def gelu(values, EXACT: tl.constexpr):
-    """x times the normal distribution function; unless exact, with the sigmoid of a fitted odd polynomial for it, at
-    most 3.1e-6 away: the error function would take longer than all else that follows the sums.
-    """
-    if EXACT:
-        scaled = 0.5 * values * (1.0 + tl.erf(values * 0.7071067811865476))
-    else:
-        square = values * values
-        power = -3.2106336e-06 * square + 8.7913970e-05  # of two: the polynomial times -log2(e)
-        power = power * square + 3.6202816e-04
-        power = power * square - 1.0522995e-01
-        power = power * square - 2.3020438
-        scaled = quotient(values, 1.0 + tl.exp2(values * power))
-    return scaled
+def _with_bias(sums, worth, bias, column, there):
+    """Sums in what their units are worth, and the bias; of both there may be none."""
+    if worth is not None:
+        sums *= tl.load(worth + column, mask=there, other=0.0)[None, :]
+    if bias is not None:
+        sums += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)[None, :]
+    return sums
 
 
 @jit
 def _linear(
     result,  # (PARTS, capacity, OUTPUTS)
     values,  # (any, INPUTS): tiles of (ROWS, DEPTH), or where rows are given a pointer
-    weight,  # (OUTPUTS, INPUTS): tiles of (COLUMNS, DEPTH)
+    weight,  # (OUTPUTS, INPUTS): tiles of (COLUMNS, DEPTH); gated (2, OUTPUTS, INPUTS): of (2, COLUMNS, DEPTH)
     numbers,  # of the same, a pointer
-    bias,  # (OUTPUTS,), or None
-    worth,  # (OUTPUTS,) float32, or None
+    bias,  # (OUTPUTS,), gated (2 x OUTPUTS,), or None
+    worth,  # the same in float32, or None
     units,  # (OUTPUTS,) float32, or None
     rows,  # (capacity,) int32, or None
     count,  # (1,) int32, or None
+    positions,  # (capacity,) int32, or None: nothing is turned
+    cosines,  # (positions, HALF) float32, or None
+    sines,  # the same
     capacity,
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     PARTS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
+    TURNED: tl.constexpr,  # so many columns are
+    HALF: tl.constexpr,  # of a head's width
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -285,6 +264,7 @@ def _linear(
     AHEAD: tl.constexpr,
     EARLY: tl.constexpr,
 ):
+    WIDE: tl.constexpr = 2 * COLUMNS if GATED else COLUMNS
     column_blocks: tl.constexpr = (OUTPUTS + COLUMNS - 1) // COLUMNS
     part_depth: tl.constexpr = (INPUTS + PARTS * DEPTH - 1) // (PARTS * DEPTH) * DEPTH
     if AHEAD & EARLY:
@@ -296,6 +276,8 @@ def _linear(
         for step in range(0, part_depth, DEPTH):
             deep = start + step + tl.arange(0, DEPTH // LINE) * LINE
             fetch(numbers + (mine % OUTPUTS)[:, None] * INPUTS + (deep % INPUTS)[None, :])
+            if GATED:
+                fetch(numbers + (OUTPUTS + mine % OUTPUTS)[:, None] * INPUTS + (deep % INPUTS)[None, :])
     begin(EARLY)
     end = live_rows(count, capacity)
     row_blocks = tl.cdiv(end, ROWS)
@@ -313,7 +295,7 @@ def _linear(
             old = tl.load(rows + row, mask=row < end, other=0).to(tl.int64)
             depth = tl.arange(0, DEPTH)
             left = values + old[:, None] * INPUTS + depth[None, :]
-        sums = tl.zeros((ROWS, COLUMNS), tl.float32)
+        sums = tl.zeros((ROWS, WIDE), tl.float32)
         for step in range(0, part_depth, DEPTH):
             at = part * part_depth + step
             if rows is None:
@@ -324,18 +306,24 @@ def _linear(
                 tile = tl.load(left + at)
             else:
                 tile = tl.load(left + at, mask=(depth < INPUTS - at)[None, :], other=0.0)
-            sums = dot(tile, weight.load([first_column, at]).T, sums)
+            if GATED:
+                matrix = tl.reshape(weight.load([0, first_column, at]), (WIDE, DEPTH))
+            else:
+                matrix = weight.load([first_column, at])
+            sums = dot(tile, matrix.T, sums)
 
         column = first_column + tl.arange(0, COLUMNS)
         there = column < OUTPUTS
-        if worth is not None:
-            sums *= tl.load(worth + column, mask=there, other=0.0)[None, :]
-        if bias is not None:
-            sums += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)[None, :]
-        if ACTIVATION == "gelu":
-            sums = gelu(sums, result.dtype.element_ty == tl.float32)
-        elif ACTIVATION == "gelu_tanh":  # tanh by way of the sigmoid
-            sums = quotient(sums, 1.0 + tl.exp2(-2.302208198 * (sums + 0.044715 * sums * sums * sums)))
+        exact: tl.constexpr = result.dtype.element_ty == tl.float32
+        if GATED:
+            states, gate = halves(sums)
+            states = activated(_with_bias(states, worth, bias, column, there), ACTIVATION, exact)
+            sums = states * _with_bias(gate, worth, bias, OUTPUTS + column, there)
+        else:
+            sums = activated(_with_bias(sums, worth, bias, column, there), ACTIVATION, exact)
+        if positions is not None:
+            place_of = tl.load(positions + row, mask=row < end, other=0)
+            sums = turned(sums, place_of, first_column, cosines, sines, TURNED, HALF, COLUMNS)
         if units is not None:
             sums *= tl.load(units + column, mask=there, other=0.0)[None, :]
         to = result + (part.to(tl.int64) * capacity + row)[:, None] * OUTPUTS + column[None, :]

@@ -1,5 +1,9 @@
-"""Queries and keys turned by their original positions, in place, before attention."""
+"""Queries and keys turned by their original positions, in place, before attention.
+
+Where the product that makes them is ours, it turns them in its end (see ends.py), without this pass."""
 # mypy: disable-error-code="no-untyped-def"
+
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -18,14 +22,21 @@ from thresher.engine.kernels.toolchain import (
 ROWS = 32  # of a program: for one head, a few vectors to each thread
 
 
-def rotate_(
-    states: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor, *, columns: int, count: Tensor | None = None
-) -> None:
-    """Turn the first `columns` of live rows, heads inside, in place; statistics are in float32.
+class Turns(NamedTuple):
+    """positions: (capacity,) int32; cosines, sines: (positions, half a head's width) float32; how many columns, heads
+    inside, are turned."""
 
-    states: (capacity, any), positions: (capacity,) int32; cosines, sines: (positions, half a head's width) float32;
-    count: (1,) int32 live rows, or None: all.
+    positions: Tensor
+    cosines: Tensor
+    sines: Tensor
+    columns: int
+
+
+def rotate_(states: Tensor, turns: Turns, *, count: Tensor | None = None) -> None:
+    """Turn the first columns of live rows in place; computed in float32. states: (capacity, any); count: (1,) int32
+    live rows, or None: all.
     """
+    positions, cosines, sines, columns = turns
     require_contiguous(states=states, positions=positions, cosines=cosines, sines=sines)
     half = cosines.shape[1]
     _rotate[(blocks(len(states), ROWS), columns // (2 * half))](
@@ -43,10 +54,9 @@ def rotate_(
     )
 
 
-def rotate_reference(
-    states: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor, *, columns: int, count: Tensor | None = None
-) -> Tensor:
+def rotate_reference(states: Tensor, turns: Turns, *, count: Tensor | None = None) -> Tensor:
     """The same in plain torch, as a new tensor."""
+    positions, cosines, sines, columns = turns
     rows = len(states) if count is None else int(count)
     at, result = positions[:rows].long(), states.clone()
     turning = states[:rows, :columns].reshape(rows, -1, 2 * cosines.shape[1])

@@ -90,7 +90,7 @@ def processors(device: torch.device) -> int:
     return 4 if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def descriptor(matrix: Tensor, tile: tuple[int, int]) -> Any:
+def descriptor(matrix: Tensor, tile: tuple[int, ...]) -> Any:
     """A matrix as a grid of tiles, for kernels that load them whole; what is outside reads as zero."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
