@@ -15,7 +15,8 @@ from thresher.engine.kernels.toolchain import capability, power_of_two
 @dataclass(frozen=True)
 class Tiles:
     """Queries and keys of a tile, warps, stages of the pipeline; whether tiles are loaded through descriptors, and
-    whether keys, not queries, are the rows of a product (of the pass over columns)."""
+    whether keys, not queries, are the rows of a product (of the pass over columns); the most registers of a thread, or
+    None: as many as it wants."""
 
     queries: int
     keys: int
@@ -23,9 +24,11 @@ class Tiles:
     stages: int
     described: bool = False
     keys_as_rows: bool = False
+    registers: int | None = None
 
     def options(self) -> dict[str, int]:
-        return {"num_warps": self.warps, "num_stages": self.stages}
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"num_warps": self.warps, "num_stages": self.stages, **limit}
 
 
 @dataclass(frozen=True)
@@ -63,18 +66,22 @@ RUNGS = {
 COLUMNS = Tiles(64, 64, 4, 3)
 PLAIN = (Rung(256, Tiles(128, 64, 8, 2), COLUMNS, COLUMNS),)
 WINDOWED = (Rung(256, Tiles(64, 64, 4, 2), COLUMNS, COLUMNS),)
-DISTANT = (Rung(128, Tiles(64, 64, 4, 1), Tiles(64, 64, 4, 1), Tiles(64, 64, 4, 1)),)
+# Four programs at a time hide each other's waiting for what is gathered; before 9.0 so few registers spill.
+DISTANT_COLUMNS = Tiles(64, 64, 8, 1)
+DISTANT = (Rung(128, Tiles(64, 64, 4, 1, registers=128), DISTANT_COLUMNS, DISTANT_COLUMNS),)
+DISTANT_ELSEWHERE = (Rung(128, Tiles(64, 64, 8, 1), DISTANT_COLUMNS, DISTANT_COLUMNS),)
 
 
 def rungs(
     width: int, dtype: torch.dtype, *, newest: bool, biased: bool, windowed: bool, distant: bool
 ) -> tuple[Rung, ...]:
     """From the shortest runs that are not one tile to the longest; width: of a head; newest: see is_newest."""
+    studied = newest and dtype != torch.float32
     if distant:
-        return DISTANT
+        return DISTANT if studied else DISTANT_ELSEWHERE
     if windowed:
         return WINDOWED
-    if biased or dtype == torch.float32 or not newest:
+    if biased or not studied:
         return PLAIN
     return RUNGS[min(power_of_two(width, least=min(RUNGS)), max(RUNGS))]
 
