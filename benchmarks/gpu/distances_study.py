@@ -48,19 +48,19 @@ class Case:
     """One packed batch: runs of given lengths, and rows behind the last that hold no number."""
 
     def __init__(self, lengths: list[int], *, heads: int, gaps: bool) -> None:
-        generator = torch.Generator().manual_seed(1)
+        here, host = (torch.Generator(device).manual_seed(1) for device in (DEVICE, "cpu"))
+        drawn = partial(torch.randn, generator=here, device=DEVICE, dtype=DTYPE)
         self.heads, self.tokens, self.longest = heads, sum(lengths), max(lengths)
         self.starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=DEVICE)
-        drawn = torch.randn(self.tokens + 77, 3 * heads * WIDTH, generator=generator)
-        drawn[self.tokens :] = math.nan
-        self.qkv = drawn.to(DEVICE, DTYPE)
-        kept = (torch.randperm(2 * n, generator=generator)[:n].sort().values for n in lengths)
+        self.qkv = drawn(self.tokens + 77, 3 * heads * WIDTH)
+        self.qkv[self.tokens :] = math.nan
+        kept = (torch.randperm(2 * n, generator=host)[:n].sort().values for n in lengths)
         places = torch.cat(list(kept) if gaps else [torch.arange(n) for n in lengths])
         self.positions = torch.cat([places, torch.zeros(77, dtype=torch.long)]).int().to(DEVICE)
         reach = 2 * self.longest
         rows = rows_of_distances(SPAN, SPAN, 512, longest=reach, device=torch.device("cpu"))
         index = rows[torch.arange(1 - reach, reach).clamp(-(len(rows) // 2), len(rows) // 2) + len(rows) // 2]
-        keys, queries = (torch.randn(heads, 2 * SPAN, WIDTH, generator=generator).to(DEVICE, DTYPE) for _ in range(2))
+        keys, queries = drawn(heads, 2 * SPAN, WIDTH), drawn(heads, 2 * SPAN, WIDTH)
         self.distances = Distances(keys, queries, index.int().to(DEVICE))
 
     def named(self) -> dict[str, Any]:
