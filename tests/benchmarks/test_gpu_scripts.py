@@ -16,6 +16,7 @@ import pytest
 from thresher.engine.engine import Engine
 
 CHECKOUT = Path(__file__).parents[2]
+PARTS = ["plain", "scored", "scored by one query in 8"]  # of attention with distances
 pytest.importorskip("triton")
 START = """
 import runpy, sys
@@ -29,13 +30,15 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def records(tmp_path: Path, script: str, *words: str) -> list[dict[str, Any]]:
-    """In a process of its own, as it is called on a machine with a GPU."""
+def records(tmp_path: Path, script: str, *words: str, directly: bool = False) -> list[dict[str, Any]]:
+    """In a process of its own, as it is called on a machine with a GPU; directly where it starts further ones, which
+    look for its functions in its file."""
     out = tmp_path / "rows.jsonl"
     paths = os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT)])
     environment = {**os.environ, "PYTHONPATH": paths, "TRITON_INTERPRET": "1"}
     file = CHECKOUT / "benchmarks" / "gpu" / script
-    command = [sys.executable, "-c", START, str(file), "--out", str(out), "--device", "cpu"]
+    command = [sys.executable, *([] if directly else ["-c", START]), str(file), "--out", str(out)]
+    command += [] if directly else ["--device", "cpu"]
     done = subprocess.run([*command, *words], env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
@@ -52,6 +55,18 @@ def test_long_texts(tmp_path: Path) -> None:
     assert sorted(row["engine"] for row in rows) == sorted(names)
     pruned = next(row for row in rows if row["engine"] == "thresher-pruned")
     assert pruned["engine_relative_flops"] < 0.95 and all(row["sequences_per_s"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_distances_study(tmp_path: Path) -> None:
+    """All ways are checked, and all that would be measured is called."""
+    words = ["--tiny", "--seconds", "300", "--only", "former", "engine", "multiplied"]
+    rows = records(tmp_path, "distances_study.py", *words, directly=True)
+    assert not [row for row in rows if "failed" in row], rows
+    checked = [row for row in rows if row["part"] == "check"]
+    assert [row["variant"] for row in checked] == ["former", "engine", "multiplied"]
+    assert all(row["error_size"] < 1e-3 for row in checked)
+    assert {row["part"] for row in rows} == {"about", "check", "tables", *PARTS}
 
 
 @pytest.mark.slow

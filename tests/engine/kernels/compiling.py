@@ -35,7 +35,7 @@ from thresher.engine.kernels import (
     rotary,
     toolchain,
 )
-from thresher.engine.kernels.tiles import PLAIN, RUNGS, Tiles, fitting
+from thresher.engine.kernels.tiles import DISTANT, PLAIN, RUNGS, Tiles, fitting
 
 TYPES = {
     "*i32": "cu_seqlens positions index counts rows count new_cu_seqlens new_positions "
@@ -139,6 +139,11 @@ def of_long_runs(capability: int) -> Iterator[tuple[Any, dict[str, Any], Tiles]]
                 yield long_runs.received_in_long_runs, {**one, **flags, **lists}, tiles
             tiles = fitting(rung.plain, held=rung.plain.queries, streamed=2 * rung.plain.keys, row=row, room=room)
             yield long_runs.long_runs, one, tiles
+    far = {**HEADS, **DISTANCES, "IN_TURNS": False, "LONGER_THAN": 64, "WIDEST": None}
+    for rung in DISTANT:
+        yield long_runs.received_in_long_runs, {**far, **COLUMNS, **ALL_LONG}, rung.columns
+        yield long_runs.received_in_long_runs, {**far, **COLUMNS}, rung.listed
+        yield long_runs.long_runs, far, rung.plain
 
 
 def ends() -> Iterator[tuple[Any, dict[str, Any], plans.Tile, str]]:

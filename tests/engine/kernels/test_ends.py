@@ -77,7 +77,7 @@ def test_a_gate_of_any_size(width: int, live: int, bias: bool, device: str) -> N
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gathered", [False, True])
-@pytest.mark.parametrize(("head", "heads", "parts"), [(8, 3, 3), (16, 5, 2), (64, 1, 3)])
+@pytest.mark.parametrize(("head", "heads", "parts"), [(16, 3, 3), (16, 5, 2), (64, 1, 3)])
 def test_turns_agree_with_the_twin(
     head: int, heads: int, parts: int, gathered: bool, dtype: torch.dtype, device: str
 ) -> None:

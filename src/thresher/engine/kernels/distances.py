@@ -160,3 +160,41 @@ def _distance_products(
         products = dot(values, tl.trans(embedding), tl.zeros((ROWS, COLUMNS), tl.float32))
         to = result + rows[:, None] * DISTANCES + at[None, :]
         tl.store(to, products.to(result.dtype.element_ty), mask=(offsets < length)[:, None] & there[None, :])
+
+
+@jit
+def distance_terms(
+    query_rows, query_live, key_rows, key_live, positions, of_queries, of_keys, index, DISTANCES: tl.constexpr
+):
+    """(queries, keys) in float32: what distances add to the products, from the tables that there are; zero where there
+    is no query or no key."""
+    at = tl.load(positions + query_rows, mask=query_live, other=0)
+    of = tl.load(positions + key_rows, mask=key_live, other=0)
+    terms = tl.zeros((query_rows.shape[0], key_rows.shape[0]), tl.float32)
+    if of_queries is not None:
+        terms += _gathered(of_queries, query_rows, query_live, at, key_live, of, index, 1, DISTANCES).to(tl.float32)
+    if of_keys is not None:
+        # With keys as rows, because a key's products for neighbouring queries are neighbours in memory.
+        term = _gathered(of_keys, key_rows, key_live, of, query_live, at, index, -1, DISTANCES)
+        terms += tl.trans(term).to(tl.float32)
+    return terms
+
+
+@jit
+def _gathered(
+    products, rows, live, places, other_live, other_places, index, SIGN: tl.constexpr, DISTANCES: tl.constexpr
+):
+    """(rows, others): a table's products for the distance of every pair, zero where one of the two is not there.
+
+    A warp takes 32 neighbours of one row, whose products are neighbours in memory. Triton would give eight neighbours
+    to each lane where queries x keys is the shape of a head's tile, too, so that a warp's numbers were far apart: three
+    dimensions are no such shape. With the groups of 32 first, warps share out rows, and each needs fewer places.
+    """
+    OTHERS: tl.constexpr = other_places.shape[0]
+    LANES: tl.constexpr = min(32, OTHERS)
+    theirs = tl.reshape(other_places, (OTHERS // LANES, 1, LANES))
+    there = tl.reshape(other_live, (OTHERS // LANES, 1, LANES)) & live[None, :, None]
+    distance = tl.load(index + SIGN * (places[None, :, None] - theirs))
+    # In 32 bits, which spares registers: a head's table of more numbers would take 4 GiB.
+    found = tl.load(products + ((rows * DISTANCES)[None, :, None] + distance), mask=there, other=0.0)
+    return tl.reshape(tl.permute(found, (1, 0, 2)), (rows.shape[0], OTHERS))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from thresher.core.scores import at_least_float32
-from thresher.engine.kernels.distances import Distances, distance_terms_reference
+from thresher.engine.kernels.distances import Distances, distance_terms, distance_terms_reference
 from thresher.engine.kernels.eight import stored_as
 from thresher.engine.kernels.toolchain import dot, jit, tl
 
@@ -111,21 +111,14 @@ def logits_of(
 ):
     """(queries, keys) to base 2, minus infinity where there is no key, or none in the query's window."""
     sums = tl.zeros((query.shape[0], key.shape[0]), tl.float32)
+    if index is not None:
+        # First: added to the product, Triton raises sums to powers twice, in the layout of products and that of loads.
+        sums += distance_terms(query_rows, query_live, key_rows, key_live, positions, of_queries, of_keys, index,
+                               DISTANCES)  # fmt: skip
     logits = dot(query, tl.trans(key), sums)
     if positions is not None:
         at = tl.load(positions + query_rows, mask=query_live, other=0)
         of = tl.load(positions + key_rows, mask=key_live, other=0)
-    if of_queries is not None:
-        row = tl.load(index + (at[:, None] - of[None, :]))
-        both = query_live[:, None] & key_live[None, :]
-        term = tl.load(of_queries + query_rows.to(tl.int64)[:, None] * DISTANCES + row, mask=both, other=0.0)
-        logits += term.to(tl.float32)
-    if of_keys is not None:
-        # Gathered with keys as rows, because a key's numbers for neighbouring queries are neighbours in memory.
-        row = tl.load(index + (at[None, :] - of[:, None]))
-        both = key_live[:, None] & query_live[None, :]
-        term = tl.load(of_keys + key_rows.to(tl.int64)[:, None] * DISTANCES + row, mask=both, other=0.0)
-        logits += tl.trans(term).to(tl.float32)
     logits *= scale
     if bias is not None:
         logits += tl.load(bias + (of[None, :] - at[:, None]) * bias_row) * LOG2_E

@@ -51,6 +51,7 @@ PARTS_PER_MICROSECOND = 5e5  # float32 sums of parts, stored and loaded again
 # measured: half of the numbers are activated, but also only half are stored; turns are few multiplications, and wait
 # for angles.
 ACTIVATED, GATED, TURNED = 1.0, 0.35, 0.2
+NARROWEST_TURNED = 16  # Triton 3.6 cannot part eight columns
 WIDEST_TURNED = 128  # of a head: with more, a row's angles spill
 
 
@@ -96,7 +97,7 @@ def plan(
 
 def holds(weight: Tensor, width: int) -> bool:
     """Whether there is a tile of whole heads of this width that can be turned in registers."""
-    return width <= WIDEST_TURNED and any(tile.columns % width == 0 for tile in tiles_for(weight))
+    return NARROWEST_TURNED <= width <= WIDEST_TURNED and any(tile.columns % width == 0 for tile in tiles_for(weight))
 
 
 def tiles_for(weight: Tensor) -> tuple[Tile, ...]:
