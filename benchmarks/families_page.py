@@ -1,5 +1,5 @@
-"""The tables of families.md, from cpu/ and gpu/ families.jsonl, before_after.jsonl, and the same
-of other shapes, and gpu/pretrain.jsonl.
+"""The tables of families.md, from cpu/ and gpu/ families.jsonl, before_after.jsonl, the same of other shapes or later
+sources, and gpu/pretrain.jsonl.
 
 python benchmarks/families_page.py
 """
@@ -97,6 +97,8 @@ def main() -> None:
         if rows := rows_of("families", kind):
             write_between_marks(f"speed-{kind}", speed(rows), PAGE)
             write_between_marks(f"refused-{kind}", refusals(rows), PAGE)
+    if rows := rows_of("families_distances", "gpu"):
+        write_between_marks("speed-gpu-distances", speed(rows), PAGE)
     sides = {kind: found for kind in FOLDERS if (found := rows_of("before_after", kind))}
     if sides:
         write_between_marks("before-after", before_after(sides), PAGE)

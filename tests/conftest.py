@@ -34,9 +34,13 @@ def pytest_configure() -> None:
     torch.set_num_threads(THREADS)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # long ones first: nobody waits at the end
     if torch.cuda.is_available():
+        for item in items:  # interpreted elsewhere, so that they are not marked by hand
+            if isinstance(item, pytest.Function) and getattr(item.module, "DEVICE", None) == "cuda":
+                item.add_marker(pytest.mark.gpu)
         return
     skip = pytest.mark.skip(reason="needs a CUDA device, and torch sees none here")
     for item in items:

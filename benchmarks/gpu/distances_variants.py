@@ -11,7 +11,6 @@ from thresher.engine.kernels.distances import Distances
 from thresher.engine.kernels.tiles import Rung, Tiles
 from thresher.engine.kernels.toolchain import dot, jit, tl
 
-FORMER = Tiles(64, 64, 4, 1)
 SPAN = tl.constexpr(128)  # embeddings of distances that a tile multiplies at once, in "multiplied"
 HALF = tl.constexpr(64)
 
@@ -25,23 +24,21 @@ class Variant:
     way: str = "rows"
     plain: Tiles = tiles.DISTANT[0].plain
     columns: Tiles = tiles.DISTANT[0].columns
-    whole: int = 128
+    whole: int = tiles.DISTANT[0].longer_than
     one: tuple[tuple[str, int], ...] = (("num_warps", 4), ("num_stages", 1))
     table: tuple[int, int] = (64, 64)
 
 
 ENGINE = Variant()
 VARIANTS: dict[str, Variant] = {
-    "former": Variant("former", FORMER, FORMER),
+    "former": Variant("former", whole=128),
     "engine": ENGINE,
-    "64x64w4, any registers": Variant(plain=FORMER, columns=FORMER),
-    "64x64w8": Variant(plain=Tiles(64, 64, 8, 1), columns=Tiles(64, 64, 4, 1, registers=128)),
-    "128x64w8": Variant(plain=Tiles(128, 64, 8, 1, registers=128), columns=Tiles(128, 64, 8, 1, registers=128)),
-    "64x32w4": Variant(plain=Tiles(64, 32, 4, 1, registers=128), columns=Tiles(64, 32, 4, 1)),
-    "two stages": Variant(plain=Tiles(64, 64, 4, 2, registers=168), columns=Tiles(64, 64, 8, 2)),
-    "short runs w8": Variant(one=(("num_warps", 8), ("num_stages", 1)), table=(64, 128)),
-    "short runs up to 64 tokens": Variant(whole=64, table=(128, 64)),
-    "multiplied": Variant("multiplied", Tiles(64, 64, 8, 1), Tiles(64, 64, 8, 1), whole=64),
+    "64x64w8": Variant(plain=Tiles(64, 64, 8, 1), columns=Tiles(64, 64, 8, 1)),
+    "128x64w8": Variant(plain=Tiles(128, 64, 8, 1), columns=Tiles(128, 64, 8, 1)),
+    "64x32w4": Variant(plain=Tiles(64, 32, 4, 1), columns=Tiles(64, 32, 4, 1)),
+    "two stages": Variant(plain=Tiles(64, 64, 4, 2), columns=Tiles(64, 64, 8, 2)),
+    "one tile up to 128 tokens": Variant(whole=128),
+    "multiplied": Variant("multiplied", Tiles(64, 64, 8, 1), Tiles(64, 64, 8, 1)),
 }
 
 

@@ -13,6 +13,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 from tests.engine.graphs.running import TOLERANCE, answer, arrays, gated, graph_of, opened  # noqa: E402
+from tests.engine.kernels.cases import DEVICES  # noqa: E402
 from tests.engine.makers import cpu, engine_with, reference  # noqa: E402
 from tests.engine.test_engine import sequences  # noqa: E402
 from tests.models.families import (  # noqa: E402
@@ -34,8 +35,6 @@ from thresher.errors import ConfigError  # noqa: E402
 from thresher.models.attach import gates_of, prune_  # noqa: E402
 from thresher.models.plan import plan_of  # noqa: E402
 from thresher.training.objective import expected_kept  # noqa: E402
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def tagger(name: str, rejoin: int, **settings: Any) -> Any:
@@ -89,16 +88,17 @@ def test_shorter_tensors_in_training_give_the_same(name: str, rejoin: int) -> No
     assert min(widths[: LAYERS - rejoin]) < widths[-1], "tensors grow again"
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", ["sync", "graph"])
 @pytest.mark.parametrize("name", ["bert", "mpnet", "nomic_bert", "modernbert", "deberta-v2"])
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
-def test_the_gpu_executor_agrees_with_the_reference(name: str, mode: str) -> None:
+def test_the_gpu_executor_agrees_with_the_reference(name: str, mode: str, device: str) -> None:
     from thresher.engine.cuda.executor import CudaExecutor
 
     model = tagger(name, 2)
     ids = sequences(ragged(model))
     expected = engine_with(model, reference()).compute(ids)
-    executor = CudaExecutor(read_weights(model), plan_of(model), dtype="fp32", mode=mode, device=DEVICE)
+    executor = CudaExecutor(read_weights(model), plan_of(model), dtype="fp32", mode=mode, device=device)
     for _ in range(2):  # a captured graph is used again
         found = executor.compute(ids)
         assert torch.equal(found.kept, expected.kept)

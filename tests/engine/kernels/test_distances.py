@@ -44,11 +44,11 @@ def bucketed(device: str, *, heads: int, head_width: int, longest: int, terms: s
     return Distances(keys=keys, queries=queries, index=index)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("places", "terms", "head_width", "score_queries"),
     in_pairs(PLACES, ["both", "keys", "queries"], [32, 64], [1, 4, 0]),
 )
+@pytest.mark.parametrize("device", DEVICES)
 def test_agrees_with_the_twin(places: str, terms: str, head_width: int, score_queries: int, device: str) -> None:
     positions = placed(BORDERS, places, device)
     distances = bucketed(device, heads=2, head_width=head_width, longest=1000, terms=terms)

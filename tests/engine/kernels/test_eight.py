@@ -22,15 +22,15 @@ def units(width: int, device: str) -> Tensor:
     return numbers(width, dtype=torch.float32, device=device, seed=9).abs() * 20 + 1
 
 
-def assert_rounded_alike(found: Tensor, expected: Tensor) -> None:
+def assert_rounded_alike(found: Tensor, expected: Tensor, *, by: Tensor | None = None) -> None:
     """The same numbers in e4m3, but where what was rounded lay so near the middle that the last bits of a sum decide.
-    Tensor cores keep fewer of them than float32 does: what is nearly nothing may be another such number."""
+    Tensor cores keep fewer of them than float32 does. by: the units of sums that may be 2e-3 apart there."""
     assert found.dtype == expected.dtype == EIGHT
     ours, theirs = found.double(), expected.double()
-    apart = ours != theirs
-    on_gpu = found.is_cuda
+    apart, on_gpu = ours != theirs, found.is_cuda
     assert float(apart.double().mean()) < (0.03 if on_gpu else 0.01)
-    torch.testing.assert_close(ours[apart], theirs[apart], rtol=0.13, atol=2 ** (-6 if on_gpu else -9))
+    beside = 2e-3 * float(by.max()) if on_gpu and by is not None else 0.0
+    torch.testing.assert_close(ours[apart], theirs[apart], rtol=0.13, atol=2**-9 + beside)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -84,7 +84,7 @@ def test_products_agree_with_the_twin(gathered: bool, activation: str, device: s
     torch.testing.assert_close(found[:45], expected[:45], atol=2e-3, rtol=2e-3)
     wide = units(40, device)
     found, expected = (way(*given, **named, activation=activation, units=wide) for way in (linear, linear_reference))
-    assert_rounded_alike(found[:45], expected[:45])
+    assert_rounded_alike(found[:45], expected[:45], by=wide)
 
 
 @pytest.mark.parametrize("device", DEVICES)

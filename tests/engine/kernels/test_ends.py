@@ -126,9 +126,9 @@ def test_both_in_eight_bits(gathered: bool, device: str) -> None:
         found, expected = (way(*given, **named, **end) for way in (linear, linear_reference))
         assert found.dtype == expected.dtype == torch.float16
         torch.testing.assert_close(found[:live], expected[:live], atol=2e-3, rtol=2e-3)
-    end = {**ends[0], "units": units(wide // 2, device)}
-    found, expected = (way(*given, **named, **end) for way in (linear, linear_reference))
-    assert_rounded_alike(found[:live], expected[:live])
+    by = units(wide // 2, device)
+    found, expected = (way(*given, **named, **ends[0], units=by) for way in (linear, linear_reference))
+    assert_rounded_alike(found[:live], expected[:live], by=by)
 
 
 @pytest.mark.gpu
