@@ -1,4 +1,4 @@
-"""thresher reproduce: one of the paper's tables or figures, by name."""
+"""thresher reproduce: one of the paper's tables or figures, by name, or what all of them lack."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,15 +20,22 @@ NAMES = (
     *("recipe", "widths", "search", "scores", "queries", "tries", "reranker", "embeddings", "squad", "ner", "long"),
     "int8",
 )
+ALL = "all"
+NO_PLACES = "there are rows to measure; say where things are with --models DIR and --data DIR"
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help=f"the experiment's name: {', '.join(NAMES)}")],
+    name: Annotated[
+        str,
+        typer.Argument(help=f"the experiment's name: {', '.join(NAMES)} (or {ALL}: what any of them lacks, in one go)"),
+    ],
     models: Annotated[Path | None, typer.Option(help="folder with the models, under the names in config.toml")] = None,
     data: Annotated[Path | None, typer.Option(help="folder with TASK/train*.jsonl[.xz] of every task")] = None,
     folder: Annotated[Path, typer.Option(help="where the experiments are")] = Path("experiments"),
     work: Annotated[Path, typer.Option(help="where unfinished rows keep their state")] = Path("runs/experiments"),
-    parallel: Annotated[int, typer.Option(help="rows at a time; training runs have processes of their own")] = 1,
+    parallel: Annotated[
+        int, typer.Option(help=f"rows at a time, of {ALL} together; training runs have processes of their own")
+    ] = 1,
     minutes: Annotated[
         float | None, typer.Option(help="stop after this time; the same call then goes on; default: when all is done")
     ] = None,
@@ -45,6 +52,7 @@ def reproduce(
     import importlib.util
     import math
     import time
+    from dataclasses import replace
 
     from rich.markup import escape
 
@@ -53,7 +61,7 @@ def reproduce(
 
     from thresher.cli.output import console, quiet_libraries
     from thresher.experiments.experiment import Setting, experiment_named
-    from thresher.experiments.runner import RECORDS, in_order, read_config, read_records
+    from thresher.experiments.runner import RECORDS, publish_recorded, read_config
 
     time_left = math.inf if minutes is None else 60 * minutes
     if not time_left > 0:
@@ -61,21 +69,27 @@ def reproduce(
     if parallel < 1:
         raise ConfigError(f"parallel = {parallel} must be at least 1, the number of rows at a time")
     wanted = _wanted(only or [])
+    screen = console(as_json=False)
+    quiet_libraries()
+    setting = Setting({}, models=models, data=data, work=work, deadline=time.monotonic() + time_left)
+    if name == ALL:
+        from thresher.cli.reproduce_all import reproduce_all
+
+        reproduce_all(folder, setting, parallel=parallel, only=wanted, keep=keep, draw=draw, screen=screen)
+        return
     experiment = experiment_named(name)
     place = folder / name
     config = read_config(place)
-    screen = console(as_json=False)
-    quiet_libraries()
     left = failed = 0
     if not draw:
-        setting = Setting(config, models=models, data=data, work=work, deadline=time.monotonic() + time_left)
+        setting = replace(setting, config=config)
         progress = _measure(name, experiment, place, setting, parallel=parallel, only=wanted, keep=keep, screen=screen)
         left, failed = progress.left, progress.failed
         screen.print(f"rows: {progress.measured} measured now, {progress.recorded} recorded, {left} left")
-    rows = in_order(read_records(place / RECORDS), experiment, config)
-    if draw and not rows:
+    written = publish_recorded(experiment, place, config)
+    if draw and not written:
         raise ConfigError(f"{place / RECORDS} has no rows yet; measure some first, without --draw")
-    for file in experiment.publish(rows, place, config) if rows else []:
+    for file in written:
         screen.print(escape(f"written {file}"))
     if failed:
         raise RunError(f"{failed} of {left} rows that are left failed, as said above; the same call tries them again")
@@ -110,7 +124,7 @@ def _measure(
 
     from thresher.experiments.experiment import Key
     from thresher.experiments.guard import alone_in
-    from thresher.experiments.runner import RECORDS, run
+    from thresher.experiments.runner import COMMAND, RECORDS, run
     from thresher.hardware import choose_device
 
     def say(key: Key, what: str) -> None:
@@ -123,13 +137,13 @@ def _measure(
                 experiment,
                 place,
                 setting,
-                command=f"thresher reproduce {name} --models models --data data",  # this machine's folders say nothing
+                command=COMMAND.format(name),
                 device=choose_device()[0],
                 parallel=parallel,
                 only=only,
                 keep=keep,
                 on_row=lambda key, row: say(key, f"{row['seconds']} s"),
-                on_failure=lambda key, error: say(key, f"failed. {_reason(error)}"),
+                on_failure=lambda key, error: say(key, f"failed. {reason_of(error)}"),
             )
     except KeyboardInterrupt as stop:
         raise RunError(f"interrupted; {place / RECORDS} has what was measured, and the same call goes on") from stop
@@ -142,10 +156,10 @@ def _ask_for_places(experiment: "Experiment", place: Path, setting: "Setting") -
     if setting.models is None and setting.data is None:
         measured = in_order(read_records(place / RECORDS), experiment, setting.config)
         if len(measured) < len(experiment.keys(setting.config)):
-            raise ConfigError("there are rows to measure; say where things are with --models DIR and --data DIR")
+            raise ConfigError(NO_PLACES)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """An error's own words; of one that is a bug also its type, and where it happened."""
     import traceback
 

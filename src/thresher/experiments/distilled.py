@@ -44,6 +44,10 @@ def check(kind: Kind, setting: Setting) -> None:
         setting.model(model)
 
 
+def folders(kind: Kind, key: Key, config: dict[str, Any]) -> list[str]:
+    return [kind.folder]
+
+
 def words(key: Key, kind: Kind, config: dict[str, Any], *, source: str, data: str, out: str) -> list[str]:
     """The words after `thresher` that train the row's run."""
     settings = {**config["train"], "target_flops": key["target"], "seed": key["seed"]}

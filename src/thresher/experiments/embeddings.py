@@ -12,12 +12,13 @@ from thresher.experiments.embedding_rows import judging
 from thresher.experiments.experiment import Row
 from thresher.experiments.publish import markdown_table, write_between_marks
 
-__all__ = ["KEY", "check", "keys", "measure", "publish"]
+__all__ = ["KEY", "check", "folders", "keys", "measure", "publish"]
 
 KIND = Kind("embed", ("--embed", "--pair-column", "pair"), judging, "spearman")
 
 
 check, measure = partial(distilled.check, KIND), partial(distilled.measure, KIND)
+folders = partial(distilled.folders, KIND)
 
 
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:

@@ -24,26 +24,32 @@ EXPERIMENTS = {name: f"thresher.experiments.{name}" for name in NAMES}
 
 
 class Places:
-    """A semaphore that asks who is first: of all that wait, the lowest rank, not whoever came before."""
+    """A semaphore that asks who is first: of all that wait, the lowest rank, not whoever came before.
+
+    Who needs more places than there are gets all of them. The first waits until its places are free, and all others
+    behind it: who needs many would wait for ever while others take one after the other.
+    """
 
     def __init__(self, count: int) -> None:
-        self._free, self._waiting = count, list[int]()
+        self._count, self._free, self._waiting = count, count, list[int]()
         self._changed = threading.Condition()
 
-    def acquire(self, rank: int, *, timeout: float) -> bool:
+    def acquire(self, rank: int, *, timeout: float, weight: int = 1) -> bool:
+        needed = min(weight, self._count)
         with self._changed:
             self._waiting.append(rank)
             try:
-                taken = self._changed.wait_for(lambda: self._free > 0 and rank == min(self._waiting), timeout)
+                taken = self._changed.wait_for(lambda: self._free >= needed and rank == min(self._waiting), timeout)
             finally:
                 self._waiting.remove(rank)
                 self._changed.notify_all()  # the next may be first now
-            self._free -= taken
+            if taken:
+                self._free -= needed
             return taken
 
-    def release(self) -> None:
+    def release(self, *, weight: int = 1) -> None:
         with self._changed:
-            self._free += 1
+            self._free += min(weight, self._count)
             self._changed.notify_all()
 
 
@@ -53,7 +59,8 @@ class Setting:
 
     `deadline` is the time.monotonic() at which the call must end, `stopping` is set where it must end before that.
     `places` counts what may compute at a time: rows that wait for each other hold none. `leftovers` are folders that a
-    row needs no more once it is recorded. Of rows that wait for a place, the one of the lowest `rank` gets it.
+    row needs no more once it is recorded. Of rows that wait for a place, the one of the lowest `rank` gets it; `weight`
+    is how many it takes.
     `program` is what a training run is started with: a module, and its first words. Paths stay out of the records.
     """
 
@@ -66,6 +73,7 @@ class Setting:
     stopping: threading.Event = field(default_factory=threading.Event)
     leftovers: list[Path] = field(default_factory=list)
     rank: int = 0
+    weight: int = 1
     program: tuple[str, ...] = ("thresher",)
 
     def over(self) -> bool:
@@ -75,12 +83,14 @@ class Setting:
     def place(self) -> Iterator[bool]:
         """Wait for a place to compute in; False where the call must end first."""
         left = self.deadline - time.monotonic()
-        taken = left > 0 and self.places.acquire(self.rank, timeout=min(left, threading.TIMEOUT_MAX))
+        taken = left > 0 and self.places.acquire(
+            self.rank, timeout=min(left, threading.TIMEOUT_MAX), weight=self.weight
+        )
         try:
             yield taken and not self.stopping.is_set()
         finally:
             if taken:
-                self.places.release()
+                self.places.release(weight=self.weight)
 
     def model(self, name: str) -> Path:
         return _folder(self.models, "--models") / name
@@ -90,7 +100,7 @@ class Setting:
 
 
 class Experiment(Protocol):
-    """A module with these names."""
+    """A module with these names, and where it needs them `joined` (see runner.join) and `folders` (see everything)."""
 
     KEY: tuple[str, ...]  # the fields of a row that make its key
 

@@ -12,7 +12,7 @@ from thresher.experiments.of_tokens import CONTROL, controls, drops, measure_run
 from thresher.experiments.publish import markdown_table, write_between_marks
 from thresher.experiments.table1 import check
 
-__all__ = ["KEY", "check", "keys", "measure", "publish"]
+__all__ = ["KEY", "check", "folders", "keys", "measure", "publish"]
 
 KEY = ("task", "model", "sentences", "method", "target", "seed")
 
@@ -24,6 +24,10 @@ def keys(config: dict[str, Any]) -> list[Key]:
         for sentences in config["sentences"]
         for key in method_keys(config, task="conll2003", model=model, sentences=sentences)
     ]
+
+
+def folders(key: Key, config: dict[str, Any]) -> list[str]:
+    return [f"{folder_of(Path(), key['sentences'])}/{key['task']}"]
 
 
 def measure(key: Key, setting: Setting) -> Row | None:

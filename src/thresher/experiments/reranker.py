@@ -12,7 +12,7 @@ from thresher.experiments.experiment import Row
 from thresher.experiments.publish import markdown_table, write_between_marks
 from thresher.experiments.reranker_rows import judging
 
-__all__ = ["KEY", "check", "keys", "measure", "publish"]
+__all__ = ["KEY", "check", "folders", "keys", "measure", "publish"]
 
 COLUMNS = ("--text-column", "query", "--pair-column", "document", "--group-column", "group")
 
@@ -21,6 +21,7 @@ KIND = Kind("rerank", ("--rerank", *COLUMNS), judging, "ndcg@10")
 
 
 check, measure = partial(distilled.check, KIND), partial(distilled.measure, KIND)
+folders = partial(distilled.folders, KIND)
 
 
 def publish(rows: Sequence[Row], folder: Path, config: dict[str, Any]) -> list[Path]:

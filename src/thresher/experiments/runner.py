@@ -6,10 +6,11 @@ import shutil
 import threading
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from thresher.methods import with_methods_today
 from thresher.records import append_record, provenance, write_text
 
 RECORDS, CONFIG = "records.jsonl", "config.toml"
+COMMAND = "thresher reproduce {} --models models --data data"  # this machine's folders say nothing
 MOST_ROWS = 256
 FEWER = 4  # times, when rows that failed beside others are tried again
 PATIENCE = 0.3  # seconds between two looks for an interruption
 Measured = Row | Exception | None  # a row, why there is none, or nothing where the deadline came first
-Each = Generator[tuple[Key, Measured], None, None]
+Each = Generator[tuple["Job", Measured], None, None]
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,39 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What a call has to do for one experiment: the rows that are missing, and how many have a record."""
+
+    experiment: Experiment
+    folder: Path
+    setting: Setting
+    about: Row  # what every record says of this call
+    missing: list[Key]
+    recorded: int
+    recording: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A row to measure."""
+
+    part: Part
+    key: Key
+    setting: Setting
+
+
+def part_of(
+    experiment: Experiment, folder: Path, setting: Setting, keys: Sequence[Key], *, command: str, device: str
+) -> Part:
+    """Of these rows those that have no record. Records name `command` as their origin, unless a row names its own."""
+    done = {key_of(row, experiment.KEY) for row in read_records(folder / RECORDS)}
+    read_records(folder / ANSWERS)  # half a line there would spoil the next; its row has no record, and comes again
+    missing = [key for key in keys if key_of(key, experiment.KEY) not in done]
+    about = provenance(device=device, seed=None) | {"command": command}
+    return Part(experiment, folder, setting, about, missing, recorded=len(done))
+
+
 def run(
     experiment: Experiment,
     folder: Path,
@@ -61,67 +96,84 @@ def run(
     on_row: Callable[[Key, Row], None] = lambda key, row: None,
     on_failure: Callable[[Key, Exception], None] = lambda key, error: None,
 ) -> Progress:
-    """Measure the missing rows until the deadline, `parallel` at a time, and record them; the answers to every test row
-    that a row may have go into a file of their own. What fails is tried again with fewer beside
-    it, as memory may have been short. Records name `command` as their origin, unless a row names its own. `only` names
-    the values of a key's fields that are wanted now; the rows that this leaves out are neither measured nor counted.
-    `keep` leaves the runs that rows were measured on in the work folder."""
-    file = folder / RECORDS
-    done = {key_of(row, experiment.KEY) for row in read_records(file)}
-    read_records(folder / ANSWERS)  # half a line there would spoil the next; its row has no record, and comes again
-    wanted = chosen_keys(experiment.keys(setting.config), only or {})
-    missing = [key for key in wanted if key_of(key, experiment.KEY) not in done]
-    if missing:
+    """Measure the missing rows of one experiment, as `run_together` does. `only` names the values of a key's fields
+    that are wanted now; the rows that this leaves out are neither measured nor counted."""
+    keys = chosen_keys(experiment.keys(setting.config), only or {})
+    part = part_of(experiment, folder, setting, keys, command=command, device=device)
+    if part.missing:
         experiment.check(setting)
-    about = provenance(device=device, seed=None) | {"command": command}
-    measure = _recording(experiment, folder, missing, about=about, keep=keep)
-    measured, trying, failed, alone = 0, missing, list[Key](), parallel == 1
-    for places in [parallel] if alone else [parallel, max(1, parallel // FEWER)]:
-        setting = replace(setting, places=Places(places), stopping=threading.Event())
-        if setting.over():
+    (progress,) = run_together(
+        [part],
+        parallel=parallel,
+        keep=keep,
+        on_row=lambda part, key, row: on_row(key, row),
+        on_failure=lambda part, key, error: on_failure(key, error),
+    )
+    join(experiment, folder, setting.config)
+    return progress
+
+
+def run_together(
+    parts: Sequence[Part],
+    *,
+    parallel: int,
+    keep: bool,
+    on_row: Callable[[Part, Key, Row], None],
+    on_failure: Callable[[Part, Key, Exception], None],
+) -> list[Progress]:
+    """Measure the missing rows of all parts until the deadline, with `parallel` places for all of them, and record
+    them; the answers to every test row that a row may have go into a file of their own. While places are scarce, the
+    rows of the first part come first. What fails is tried again at the end with fewer beside it, as memory may have
+    been short. `keep` leaves the runs that rows were measured on in the work folder."""
+    trying = [(part, key) for part in parts for key in part.missing]
+    measured, failed, alone = Counter[Part](), list[tuple[Part, Key]](), parallel == 1
+    for count in [parallel] if alone else [parallel, max(1, parallel // FEWER)]:
+        places, stopping = Places(count), threading.Event()
+        jobs = [
+            Job(part, key, replace(part.setting, places=places, stopping=stopping, leftovers=[], rank=rank))
+            for rank, (part, key) in enumerate(trying)
+        ]
+        if all(job.setting.over() for job in jobs):
             break
         failed = []
-        with closing(_each(functools.partial(measure, setting), trying, setting, alone=alone)) as each:
-            for key, row in each:
+        with closing(_each(functools.partial(_measured, keep=keep), jobs, stopping, alone=alone)) as each:
+            for job, row in each:
                 if isinstance(row, Exception):
-                    failed.append(key)
-                    on_failure(key, row)
+                    failed.append((job.part, job.key))
+                    on_failure(job.part, job.key, row)
                 elif row is not None:
-                    measured += 1
-                    on_row(key, row)
+                    measured[job.part] += 1
+                    on_row(job.part, job.key, row)
         trying = failed
-    join(experiment, folder, setting.config)
-    return Progress(measured, len(done) + measured, len(missing) - measured, len(failed))
+    failures = Counter(part for part, _ in failed)
+    return [
+        Progress(measured[part], part.recorded + measured[part], len(part.missing) - measured[part], failures[part])
+        for part in parts
+    ]
 
 
-def _recording(
-    experiment: Experiment, folder: Path, missing: Sequence[Key], *, about: Row, keep: bool
-) -> Callable[[Setting, Key], Measured]:
+def _measured(job: Job, *, keep: bool) -> Measured:
     """Whoever measures a row also records it, and only then removes its run: nothing that happens loses both."""
-    recording = threading.Lock()
-
-    def measure(setting: Setting, key: Key) -> Measured:
-        if setting.over():
+    part, key, own = job.part, job.key, job.setting
+    if own.over():
+        return None
+    began = time.monotonic()
+    try:
+        found = part.experiment.measure(key, own)
+        if found is None:
             return None
-        own, began = replace(setting, leftovers=[], rank=missing.index(key)), time.monotonic()
-        try:
-            found = experiment.measure(key, own)
-            if found is None:
-                return None
-            seconds = round(time.monotonic() - began, 1)
-            row = {**about, "seed": key.get("seed"), **key, "seconds": seconds, **found}
-            answers = row.pop("answers", None)
-            with recording:
-                if answers is not None:
-                    append_record(folder / ANSWERS, {**key, **answers})
-                append_record(folder / RECORDS, row)
-        except Exception as error:  # of any kind: the other rows are not to be lost for it
-            return error
-        for run_folder in [] if keep else own.leftovers:
-            shutil.rmtree(run_folder, ignore_errors=True)  # what cannot be removed is in nobody's way
-        return row
-
-    return measure
+        seconds = round(time.monotonic() - began, 1)
+        row = {**part.about, "seed": key.get("seed"), **key, "seconds": seconds, **found}
+        answers = row.pop("answers", None)
+        with part.recording:
+            if answers is not None:
+                append_record(part.folder / ANSWERS, {**key, **answers})
+            append_record(part.folder / RECORDS, row)
+    except Exception as error:  # of any kind: the other rows are not to be lost for it
+        return error
+    for run_folder in [] if keep else own.leftovers:
+        shutil.rmtree(run_folder, ignore_errors=True)  # what cannot be removed is in nobody's way
+    return row
 
 
 def chosen_keys(keys: Sequence[Key], only: Mapping[str, Sequence[str]]) -> list[Key]:
@@ -135,41 +187,52 @@ def chosen_keys(keys: Sequence[Key], only: Mapping[str, Sequence[str]]) -> list[
             raise ConfigError(
                 f"--only {name}={','.join(unknown)}: no row has it; there are: {', '.join(sorted(known))}"
             )
-    return [key for key in keys if all(str(key.get(name)) in values for name, values in only.items())]
+    return matching(keys, only)
 
 
-def _each(measure: Callable[[Key], Measured], keys: Sequence[Key], setting: Setting, *, alone: bool) -> Each:
-    """What is measured for every key, as it comes: of one at a time, or of as many as there are places."""
+def matching(keys: Sequence[Key], only: Mapping[str, Sequence[str]]) -> list[Key]:
+    """The keys that have all fields that `only` names, each with one of its values."""
+    return [key for key in keys if all(name in key and str(key[name]) in only[name] for name in only)]
+
+
+def _each(measure: Callable[[Job], Measured], jobs: Sequence[Job], stopping: threading.Event, *, alone: bool) -> Each:
+    """What is measured for every job, as it comes: of one at a time, or of as many as there are places."""
     with interruptions(at_once=alone) as interrupted:
-        each = _one_by_one(measure, keys) if alone else _in_threads(measure, keys, setting, interrupted)
+        each = _one_by_one(measure, jobs) if alone else _in_threads(measure, jobs, stopping, interrupted)
         with closing(each):
             yield from each
 
 
-def _one_by_one(measure: Callable[[Key], Measured], keys: Sequence[Key]) -> Each:
+def _one_by_one(measure: Callable[[Job], Measured], jobs: Sequence[Job]) -> Each:
     """Without a thread, so that an interruption ends the work at once."""
-    for key in keys:
-        row = measure(key)
-        yield key, row
+    for job in jobs:
+        row = measure(job)
+        yield job, row
         if row is None:
             return
 
 
 def _in_threads(
-    measure: Callable[[Key], Measured], keys: Sequence[Key], setting: Setting, interrupted: Callable[[], bool]
+    measure: Callable[[Job], Measured], jobs: Sequence[Job], stopping: threading.Event, interrupted: Callable[[], bool]
 ) -> Each:
     """Rows as they come. Whatever ends this also ends what still runs."""
     with ThreadPoolExecutor(MOST_ROWS) as pool:  # most of them wait for a place, or for a run that they share
         try:
-            running = {pool.submit(measure, key): key for key in keys}
+            running = {pool.submit(measure, job): job for job in jobs}
             while running:
                 for future in wait(running, timeout=PATIENCE, return_when=FIRST_COMPLETED).done:
                     yield running.pop(future), future.result()
                 if interrupted():
                     raise KeyboardInterrupt
         finally:
-            setting.stopping.set()
+            stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def publish_recorded(experiment: Experiment, folder: Path, config: dict[str, Any]) -> list[Path]:
+    """Tables and figures of what is recorded, where anything is; returns what was written."""
+    rows = in_order(read_records(folder / RECORDS), experiment, config)
+    return experiment.publish(rows, folder, config) if rows else []
 
 
 def join(experiment: Experiment, folder: Path, config: dict[str, Any]) -> None:

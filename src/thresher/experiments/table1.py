@@ -16,7 +16,7 @@ from thresher.experiments.table1_page import goals, means, remarks, summary, tab
 from thresher.experiments.trained import measure_trained
 from thresher.tasks.glue import GLUE_TASKS
 
-__all__ = ["KEY", "check", "joined", "keys", "measure", "publish"]
+__all__ = ["KEY", "check", "folders", "joined", "keys", "measure", "publish"]
 
 KEY = ("task", "model", "method", "target", "seed")
 FRONT = "quality"  # the mark in the project's README
@@ -40,6 +40,10 @@ def keys(config: dict[str, Any]) -> list[Key]:
     ]
     controls = [{**row, "method": CONTROL, "target": 1.0} for row in rows if row["model"] in config.get("controls", ())]
     return rows + controls
+
+
+def folders(key: Key, config: dict[str, Any]) -> list[str]:
+    return [config["tasks"][key["task"]].get("of", key["task"])]
 
 
 def measure(key: Key, setting: Setting) -> Row | None:

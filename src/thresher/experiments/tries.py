@@ -14,7 +14,7 @@ from thresher.experiments.trained import measure_trained
 from thresher.experiments.widths import KEY, SCORES
 from thresher.text import is_blank
 
-__all__ = ["KEY", "check", "keys", "measure", "publish"]
+__all__ = ["KEY", "check", "folders", "keys", "measure", "publish"]
 
 CONTROL = "dense"  # trained as long, with the same distillation and the same switch, without pruning
 REVIEW_WORDS = 20  # of a film review, the first ones: about as many as a sentence of SST-2 has
@@ -42,6 +42,11 @@ def keys(config: dict[str, Any]) -> list[Key]:
         and ("more_texts" in about or variant not in config["with_more_texts"])
         for target in [1.0 if method == CONTROL else about["target"][model]]
     ]
+
+
+def folders(key: Key, config: dict[str, Any]) -> list[str]:
+    more = config["tasks"][key["task"]]["more_texts"] if key["variant"] in config["with_more_texts"] else []
+    return [key["task"], *more]
 
 
 def measure(key: Key, setting: Setting) -> Row | None:
