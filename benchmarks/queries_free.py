@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from long import pruned_run
-from measuring import RESULTS, Row, keep_rows, made_by
+from measuring import HERE, RESULTS, Row, keep_rows, made_by, read_rows, write_between_marks
 
 from thresher.core.cost import relative_flops
+from thresher.core.scores import queries_in_words
 from thresher.engine.engine import Engine
 from thresher.experiments.rows import read_rows as rows_in
 from thresher.models.checkpoint import load_dense
@@ -27,7 +28,7 @@ from thresher.tasks.encode import encode
 from thresher.tasks.ranking import mean_by_query, order_agreement
 from thresher.tasks.task import Example
 
-OUT = RESULTS / "queries_free.jsonl"
+OUT, PAGE = RESULTS / "queries_free.jsonl", HERE.parent / "experiments" / "queries" / "README.md"
 RULES = (1, 4, 8, 16, 0)
 FITTED = 128  # pairs
 
@@ -70,21 +71,33 @@ def measured(model: Path, judged: list[Row], others: list[Row], targets: list[fl
     return rows
 
 
+def table(rows: list[Row]) -> str:
+    heads = ["whose attention", "FLOPs", "nDCG@10, dense", "pruned", "order as dense", "scores as dense"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in rows:
+        ndcg = f"{row['dense_ndcg@10']:.3f} | {row['pruned_ndcg@10']:.3f}"
+        alike = f"{row['spearman']:.3f} | {row['correlation']:.3f}"
+        lines.append(f"| {queries_in_words(row['score_queries'])} | {row['relative_flops']:.3f} | {ndcg} | {alike} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--rows", type=Path, required=True, help="as reranker_rows prepares them for a test")
+    parser.add_argument("model", type=Path, nargs="?", help="measure this one; without it, only the table is made anew")
+    parser.add_argument("--rows", type=Path, help="as reranker_rows prepares them for a test")
     parser.add_argument("--queries", type=int, default=40)
     parser.add_argument("--candidates", type=int, default=25, help="of each query, the first ones")
     parser.add_argument("--targets", default="0.8,0.6")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
-    by_query = [list(rows) for _, rows in groupby(rows_in(options.rows), key=lambda row: row["group"])]
-    judged = [row for rows in by_query[: options.queries] for row in rows[: options.candidates]]
-    others = list(islice((row for rows in by_query[options.queries :] for row in rows), FITTED))
-    targets = [float(word) for word in options.targets.split(",")]
-    rows = measured(options.model, judged, others, targets)
-    keep_rows(options.out, rows, key=lambda row: (row["model"], row["target"], row["score_queries"]))
+    if options.model is not None:
+        by_query = [list(rows) for _, rows in groupby(rows_in(options.rows), key=lambda row: row["group"])]
+        judged = [row for rows in by_query[: options.queries] for row in rows[: options.candidates]]
+        others = list(islice((row for rows in by_query[options.queries :] for row in rows), FITTED))
+        targets = [float(word) for word in options.targets.split(",")]
+        rows = measured(options.model, judged, others, targets)
+        keep_rows(options.out, rows, key=lambda row: (row["model"], row["target"], row["score_queries"]))
+    write_between_marks("without-training", table(read_rows(options.out)), PAGE)
 
 
 if __name__ == "__main__":
