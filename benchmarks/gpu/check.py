@@ -35,7 +35,7 @@ PARTS: dict[str, list[str]] = {
     "other kernels": [f"{KERNELS}/test_{name}.py" for name in ("behind", "embeddings", "first", "norm", "layer")],
     "engine": ["tests/engine"],
     "training": ["tests/training", "tests/models", "tests/baselines"],
-    "commands": ["tests/cli", "tests/evaluation", "tests/benchmarks"],
+    "commands": ["tests/cli", "tests/evaluation", "tests/integrations", "tests/benchmarks"],
 }
 CHECKED = ("attention", "products", "pruning", "places", "eight bits", "other kernels")
 NUMBERS = ("passed", "failed", "error", "memory_errors")
@@ -73,7 +73,7 @@ def checked(parts: Sequence[str], tool: str, arguments: argparse.Namespace, book
             found = [future.result() for future in running[part]]
             said = [counts(words) for words, _ in found]
             numbers = {name: total([each[name] for each in said]) for name in NUMBERS}
-            row = {"part": part, "tool": tool or "pytest", **numbers, "status": max(status for _, status in found)}
+            row = {"part": part, "tool": tool or "pytest", **numbers, "status": worst([status for _, status in found])}
             row["seconds"] = round(time.monotonic() - began, 1)
             row["good"] = row["status"] == 0 and bool(row["passed"])  # where there is no GPU, nothing is checked
             print(json.dumps(row), flush=True)
@@ -106,9 +106,15 @@ def ended(file: Path, tool: str, arguments: argparse.Namespace, book: Book) -> t
         said, status = str(error), 124
     except OSError as error:  # no sanitizer on this machine
         said, status = str(error), 127
-    (arguments.logs / f"{tool or 'pytest'}-{file.stem}.log").write_text(said, encoding="utf-8")
+    name = f"{tool or 'pytest'}-{file.parent.name}-{file.stem}.log"  # two folders have files of one name
+    (arguments.logs / name).write_text(said, encoding="utf-8")
     nothing = status == NO_TESTS and "deselected" in said
     return said, 0 if nothing else status
+
+
+def worst(statuses: Sequence[int]) -> int:
+    """The one farthest from 0: a process that a signal ended has a negative one."""
+    return max(statuses, key=abs)
 
 
 def total(values: Sequence[int | None]) -> int | None:

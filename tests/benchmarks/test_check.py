@@ -45,6 +45,33 @@ def test_every_kernel_is_in_a_part_and_checked_for_its_memory() -> None:
         assert any("twin" in name for name in marked), f"{file}: no test of the sanitizer's -k twin runs on a GPU"
 
 
+def test_every_file_with_tests_for_a_gpu_is_in_a_part() -> None:
+    given = {file for places in check.PARTS.values() for file in check.with_gpu_tests(places)}
+    assert given == {file for file in check.with_gpu_tests(["tests"]) if file.parent != check.KERNELS} | {
+        Path(file) for part in check.CHECKED for file in check.PARTS[part]
+    }
+
+
+def test_a_file_that_a_signal_ends_is_no_success_and_each_has_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside one of the same name in another folder, whose tests pass."""
+    places = [tmp_path / name / "test_one.py" for name in ("good", "bad")]
+    for place, body in zip(places, ("pass", "os.kill(os.getpid(), 9)"), strict=True):
+        place.parent.mkdir()
+        place.write_text(f"import os, pytest\n@pytest.mark.gpu\ndef test_it():\n    {body}\n", encoding="utf-8")
+    monkeypatch.setattr(check, "PARTS", {"both": [str(place) for place in places]})
+    monkeypatch.setattr(check, "CHECKED", ())
+    out, logs = tmp_path / "checks.jsonl", tmp_path / "logs"
+    monkeypatch.setattr(sys, "argv", ["check.py", "--out", str(out), "--logs", str(logs)])
+    with pytest.raises(SystemExit) as end:
+        check.main()
+    assert end.value.code == 1
+    (row,) = [json.loads(line) for line in out.read_text().splitlines()]
+    assert (row["passed"], row["status"], row["good"]) == (1, -9, False)
+    assert len(list(logs.iterdir())) == 2
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_without_a_gpu_nothing_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "PARTS", {"attention": ["tests/engine/kernels/test_attention.py"]})

@@ -85,3 +85,18 @@ def test_the_gpu_pages_show_their_records() -> None:
     for mark, made in report.parts().items():
         assert f"<!-- {mark} -->\n{made()}\n<!-- end -->" in page
     assert report.front_table() in (measuring.HERE.parent / "docs" / "speed.md").read_text(encoding="utf-8")
+
+
+def test_a_part_that_failed_or_crashed_says_so_in_the_table_of_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = loaded("gpu/report.py")
+    good = {"tool": "pytest", "commit": "1234567890", "passed": 5, "failed": 0, "error": 0, "memory_errors": None}
+    given = [
+        {**good, "part": "one", "status": 0},
+        {**good, "part": "one", "status": 124},
+        {**good, "part": "two", "status": 0},
+        {**good, "part": "two", "failed": 2, "status": 124},
+        {**good, "part": "three", "status": -11},
+    ]
+    monkeypatch.setattr(report, "read_rows", lambda file: given)
+    cells = [line.split(" | ")[3:5] for line in report.checks_table().splitlines()[2:]]
+    assert cells == [["5", "0"], ["5", "2"], ["5", "status -11"]]

@@ -7,6 +7,7 @@ from thresher.tasks.task import Example, TaskSpec
 
 CLASSES = TaskSpec("films", "text", None, ("bad", "good"), ("accuracy",))
 PAIRS = TaskSpec("films", "text", "pair", (), ("spearman",), means="embedding")
+BOTH = TaskSpec("films", "text", None, (), ("pearson", "spearman"))
 VALUES = TaskSpec("films", "text", None, (), ("pearson",))
 
 
@@ -28,6 +29,7 @@ def test_values_have_no_chance() -> None:
     [
         (PAIRS, (0.5, 0.5), "the test rows all have the label 0.5, in which there is no order to find: spearman is 0"),
         (VALUES, (1.0, 1.0), "the test rows all have the label 1.0, in which there is no order to find: pearson is 0"),
+        (BOTH, (1.0, 1.0), "in which there is no order to find: pearson and spearman are 0 whatever a model says"),
         (PAIRS, (0.5, 0.6), None),
         (PAIRS, (None, None), None),
         (CLASSES, (1, 1), None),

@@ -108,5 +108,8 @@ def test_the_multiplier_rises_above_the_target_and_falls_below_it() -> None:
     assert not any("price" in name for name in model.state_dict()), "nothing of the finished model"
     plain = trainer_for(gated_model(layers=6), quick(method="ltp", target_flops=TARGET)).method
     assert isinstance(plain, Ltp) and plain.price is None, "off where nobody asks for it"
+    trainer_for(model, quick(method="ltp", target_flops=TARGET, dual_rate=0.5))  # and never finished
+    again = trainer_for(model, quick(method="ltp", target_flops=TARGET)).method
+    assert isinstance(again, Ltp) and again.price is None, "not another run's"
     with pytest.raises(ConfigError, match="dual_rate = 0.5 finds the price of FLOPs that lambda_ = 0.1 sets; give"):
         trainer_for(gated_model(), quick(method="ltp", target_flops=None, lambda_=0.1, dual_rate=0.5))

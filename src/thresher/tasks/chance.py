@@ -25,10 +25,11 @@ def below_chance(spec: TaskSpec, metrics: Mapping[str, float], *, rows: int) -> 
 
 def same_labels(spec: TaskSpec, rows: Sequence[Example], *, split: str = "selection") -> list[str]:
     """What is to be said of rows whose values, or similarities, are all the same: every model's correlation is 0."""
-    values = {row.label for row in rows}
-    if spec.means not in ("value", "embedding") or len(values) != 1 or None in values:
+    values = {row.label for row in rows} if spec.means in ("value", "embedding") else set()
+    if len(values) != 1 or None in values:
         return []
+    are = "is" if len(spec.metrics) == 1 else "are"
     return [
         f"warning: the {split} rows all have the label {values.pop()}, in which there is no order to find: "
-        f"{' and '.join(spec.metrics)} is 0 whatever a model says; give rows with different ones"
+        f"{' and '.join(spec.metrics)} {are} 0 whatever a model says; give rows with different ones"
     ]

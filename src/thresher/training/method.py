@@ -190,8 +190,8 @@ class Ltp(Thresholds):
                 f"dual_rate = {self.config.dual_rate} finds the price of FLOPs that lambda_ = {self.config.lambda_} "
                 "sets; give dual_rate with target_flops, or lambda_ alone"
             )
-        if self.config.dual_rate > 0:  # where an interrupted run finds it again
-            self.gates.price = torch.zeros((), device=self.gates.thresholds.device)
+        priced = self.config.dual_rate > 0  # an interrupted run finds its price again; another run's is left behind
+        self.gates.price = torch.zeros((), device=self.gates.thresholds.device) if priced else None
 
     @property
     def price(self) -> Tensor | None:

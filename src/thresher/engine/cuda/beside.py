@@ -8,7 +8,6 @@ from torch import Tensor
 
 from thresher.engine.cuda.live import Live
 from thresher.engine.cuda.products import Count, product
-from thresher.engine.kernels.ends import ACTIVATIONS
 from thresher.engine.kernels.norm import add_norm
 from thresher.engine.weights import Affine, Convolution, Norm, activation_name
 
@@ -52,12 +51,11 @@ def beside_of(given: Convolution, *, affine: Callable[[Affine], Affine], norm: C
     for group in range(given.groups):
         mine = slice(group * each, (group + 1) * each)
         weight[mine, :, group] = given.weight[mine].transpose(1, 2)
-    name = activation_name(given.activation)
-    known = name in ACTIVATIONS and name != "none"
+    activation = activation_name(given.activation)
     return Beside(
         affine=affine(Affine(weight.flatten(1), given.bias)),
         kernel=kernel,
-        activation=name if known else "none",
-        other=None if known else given.activation,
+        activation=activation,
+        other=given.activation if activation == "none" else None,
         norm=norm(given.norm),
     )
