@@ -27,11 +27,12 @@ COLOURS = {
 
 def method_keys(config: dict[str, Any], **fixed: Any) -> list[Key]:
     """Target by target, in the order of the configuration; [compared] has each method's seeds. The control has one
-    target, with the first; so have what [tries] names."""
-    found = []
-    once = {CONTROL, *config.get("tries", {})}
+    target, with the first; so have what [tries] names, which come after the method that they change, the first."""
+    found, tries = [], config.get("tries", {})
+    first, *others = config["compared"].items()
+    once = {CONTROL, *tries}
     for target in config["targets"]:
-        for method, seeds in {**config["compared"], **config.get("tries", {})}.items():
+        for method, seeds in [first, *tries.items(), *others]:
             if method not in once or target == config["targets"][0]:
                 own = 1.0 if method == CONTROL else target
                 found += [{**fixed, "method": method, "target": own, "seed": seed} for seed in seeds]

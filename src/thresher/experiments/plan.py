@@ -13,7 +13,7 @@ from thresher.experiments.experiment import EXPERIMENTS, Key, Row, experiment_na
 from thresher.experiments.publish import markdown_table, write_between_marks
 from thresher.experiments.runner import RECORDS, read_config, read_records
 
-ORDER = ("table1", "tries", "tradeoff", "int8", "long", "queries", "squad", "ner")  # then any others
+ORDER = ("squad", "table1", "queries", "long", "tradeoff", "int8", "ner", "tries")  # then any others
 MARK = "plan"
 ALIKE = ("task", "model", "method", "sentences")  # what decides how long a run takes, the last to be given up first
 GUESS = 120.0  # seconds, where nothing like it was measured
