@@ -147,9 +147,11 @@ def of_long_runs(capability: int) -> Iterator[tuple[Any, dict[str, Any], Tiles]]
 
 
 def ends() -> Iterator[tuple[Any, dict[str, Any], plans.Tile, str]]:
-    """The products that end in a gate or in turns, in all tiles that there are for them, in half precision and e4m3."""
+    """The products that end in a gate or in turns, in half precision and e4m3: in the largest tile that there is for
+    them, which has the fewest registers to spare, or in all of them, where the script is asked for resources."""
+    every = "--resources" in sys.argv
     for tiles, in_eight in ((plans.TILES, ""), (plans.EIGHT_TILES, "result values weight numbers")):
-        for one in tiles:
+        for one in tiles if every else tiles[:1]:
             sizes = {"ROWS": one.rows, "DEPTH": one.depth}
             yield linear._linear, {**GATED, **sizes, "COLUMNS": one.columns // 2}, one, in_eight
             if one.columns % (2 * TURNED["HALF"]) == 0:
