@@ -18,7 +18,7 @@ demo: $(STAMP) ## fine-tune, prune and compare a small real model, offline, minu
 	HF_HUB_OFFLINE=1 $(BIN)/thresher demo
 
 test: $(RIVALS) ## run every test that needs no GPU
-	$(BIN)/python -m pytest -q -m "not gpu" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -m "not gpu" -n 3 --dist worksteal
 
 lint: $(STAMP) ## style, format and types
 	$(BIN)/ruff check .
