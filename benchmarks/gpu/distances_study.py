@@ -22,7 +22,7 @@ import torch
 from attention_case import DEVICE, DTYPE
 from attention_study import microseconds, off
 from book import Book
-from distances_variants import ENGINE, VARIANTS, set_up
+from distances_variants import VARIANTS, set_up
 from setting import made_by
 from torch import Tensor
 
@@ -164,10 +164,8 @@ class Worker:
 
 
 def parts_of(name: str) -> list[str]:
-    """Tables are measured where they are other ones."""
-    variant = VARIANTS[name]
-    other = name == "engine" or variant.table != ENGINE.table
-    return [*(["tables"] if other and variant.way == "rows" else []), *PARTS]
+    """Tables are the same in all ways that have them."""
+    return [*(["tables"] if name == "engine" else []), *PARTS]
 
 
 def table(rows: list[dict[str, Any]]) -> None:

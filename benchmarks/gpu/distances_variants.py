@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from thresher.engine.kernels import attention, distances, long_runs, tiles
+from thresher.engine.kernels import attention, long_runs, tiles
 from thresher.engine.kernels.distances import Distances
 from thresher.engine.kernels.tiles import Rung, Tiles
 from thresher.engine.kernels.toolchain import dot, jit, tl
@@ -18,15 +18,12 @@ HALF = tl.constexpr(64)
 @dataclass(frozen=True)
 class Variant:
     """way: "former", how the engine gathered until this study; "rows", how it does now; "multiplied", without tables.
-    plain, columns: the tiles of both passes; whole: the longest run that is one tile, which has `one` options; table:
-    rows and columns of a tile of the tables."""
+    plain, columns: the tiles of both passes; whole: the longest run that is one tile."""
 
     way: str = "rows"
     plain: Tiles = tiles.DISTANT[0].plain
     columns: Tiles = tiles.DISTANT[0].columns
     whole: int = tiles.DISTANT[0].longer_than
-    one: tuple[tuple[str, int], ...] = (("num_warps", 4), ("num_stages", 1))
-    table: tuple[int, int] = (64, 64)
 
 
 ENGINE = Variant()
@@ -46,8 +43,6 @@ def set_up(variant: Variant) -> None:
     """For the rest of this process, before any kernel is compiled."""
     found = Rung(variant.whole, variant.plain, variant.columns, variant.columns)
     tiles.DISTANT = (found,)
-    attention.WIDE_TILES = dict(variant.one)
-    distances.ROWS, distances.COLUMNS = variant.table
     if variant.way == "rows":
         return
     for module in (attention, long_runs):

@@ -80,7 +80,7 @@ class Call:
         (folder / "data").mkdir()
         Fake.order, Fake.taken, Fake.most = [], 0, 0
         monkeypatch.setattr(everything, "experiment_named", self.fakes.__getitem__)
-        monkeypatch.setattr(everything, "in_order", lambda: list(self.fakes))
+        monkeypatch.setattr(everything, "by_importance", lambda: list(self.fakes))
         monkeypatch.setattr(everything, "ORDER", ("a", "b"))
 
     def add(self, name: str, config: str, **about: Any) -> Fake:

@@ -11,7 +11,7 @@ from typing import Any
 
 from thresher.errors import ConfigError
 from thresher.experiments.experiment import Experiment, Key, Row, Setting, experiment_named
-from thresher.experiments.plan import ORDER, in_order
+from thresher.experiments.plan import ORDER, by_importance
 from thresher.experiments.runner import (
     COMMAND,
     CONFIG,
@@ -35,7 +35,7 @@ def parts_of(
     """The experiments of the plan, and any other that lacks rows, in its order; of those whose rows do not have what
     `only` names, nothing is missing."""
     found: list[tuple[Experiment, Path, Setting, list[Key]]] = []
-    places = [folder / name for name in in_order()]
+    places = [folder / name for name in by_importance()]
     there = [place for place in places if (place / CONFIG).is_file()]
     for place in there or places[:1]:  # where there is none, the first says what is wrong
         experiment, config = experiment_named(place.name), read_config(place)

@@ -20,7 +20,7 @@ GUESS = 120.0  # seconds, where nothing like it was measured
 PARALLEL = 4  # runs at a time: as the recorded ones had it, whose seconds are those beside others
 
 
-def in_order() -> list[str]:
+def by_importance() -> list[str]:
     """All experiments, the most important first."""
     return [*ORDER, *(name for name in EXPERIMENTS if name not in ORDER)]
 
@@ -54,7 +54,7 @@ def lines_of(folder: Path) -> list[list[str]]:
     at a time."""
     records = {name: on_gpu(read_records(folder / name / RECORDS)) for name in EXPERIMENTS}
     lines = []
-    for name in in_order():
+    for name in by_importance():
         keys = missing_keys(folder, name)
         if keys:
             wanted = len(experiment_named(name).keys(read_config(folder / name)))

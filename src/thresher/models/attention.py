@@ -41,11 +41,11 @@ def scored_apart(
     """The same for hard gates, whose scores no gradient passes through: the library's own attention, and scores beside
     it. So probabilities, which grow with the square of a text's length, are not kept for the backward pass."""
     places = gates.places()
-    seen = keys_seen(gates.seen(), in_window(spec, places, places))
+    mask = keys_seen(gates.seen(), in_window(spec, places, places))
     if bias is not None:  # the library adds it in the states' own dtype
-        seen = gates.bias(bias).to(value.dtype).masked_fill(~seen, float("-inf"))
+        mask = gates.bias(bias).to(value.dtype).masked_fill(~mask, float("-inf"))
     context = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=seen, dropout_p=dropout, scale=1 / spec.divisor
+        query, key, value, attn_mask=mask, dropout_p=dropout, scale=1 / spec.divisor
     )
     with torch.no_grad(), torch.autocast(value.device.type, enabled=False):
         gates.decide(_probabilities(spec, query, key, gates=gates, bias=bias), value)

@@ -97,7 +97,7 @@ def attention(
     _check_places(every, positions)
     scored = {**shared, "positions": positions} if every != 1 else shared
     context = qkv.new_empty(len(qkv), width, dtype=qkv.dtype if units is None else EIGHT)
-    apart = distances is not None or (received is not None and (typical or 0) > 64)
+    apart = received is not None and (typical or 0) > 64
     for longer_than, widest in _tile_widths(max_length, whole, split=apart):
         tiles = WHOLE_TILES if widest <= 128 and distances is None else WIDE_TILES
         _whole_runs[(programs,)](
